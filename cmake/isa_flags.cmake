@@ -1,0 +1,12 @@
+# The one table ISA -> compiler flags and Highway's static target. Sources: src/cpu/<isa file>.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  set(HEADWATER_ISAS scalar x86_avx2 x86_avx512)
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
+  set(HEADWATER_ISAS scalar arm_neon)
+else()
+  set(HEADWATER_ISAS scalar)
+endif()
+set(HEADWATER_FLAGS_scalar -DHWY_COMPILE_ONLY_SCALAR)
+set(HEADWATER_FLAGS_x86_avx2 -mavx2 -mfma -mf16c -mbmi -mbmi2 -mpclmul -maes)
+set(HEADWATER_FLAGS_x86_avx512 -mavx2 -mfma -mf16c -mbmi -mbmi2 -mpclmul -maes -mavx512f -mavx512vl -mavx512dq -mavx512bw -mavx512cd)
+set(HEADWATER_FLAGS_arm_neon -march=armv8-a+crypto)

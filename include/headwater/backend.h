@@ -1,0 +1,49 @@
+// What this build and machine can run, and why a problem gets the kernel it gets.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "headwater/plan.h"
+#include "headwater/problem.h"
+
+namespace headwater {
+
+struct BackendInfo {
+  std::string name;  // "cpu", "cuda"
+  bool built = false;
+  bool usable = false;  // built, and the device is there
+  std::string detail;   // "2 threads, avx2", "cuda: not built (nvcc not found at build time)"
+};
+
+struct KernelInfo {
+  std::string name;  // can be searched in the sources and forced
+  std::string backend;
+  std::string file;     // where its body lives
+  std::string accepts;  // one line
+  bool usable = false;  // on this machine
+};
+
+// One row of the kernel list and its verdict on a problem.
+struct KernelVerdict {
+  std::string kernel;
+  bool accepted = false;
+  std::string reason;  // why it refused
+};
+
+struct Explanation {
+  std::string kernel;  // chosen; empty if all refused
+  std::vector<KernelVerdict> verdicts;
+  std::vector<std::string> plan;    // "tile 48 entries", "16 rows a block", ...
+  int64_t items = 0;                // work items of the schedule (host lengths only)
+  int64_t split_blocks = 0;         // row blocks that are cut and merged
+  std::vector<double> worker_load;  // cost dealt to each worker, 1.0 = an equal share
+  double load_bound = 0.0;          // the planner's stated bound on max(worker_load)
+};
+
+[[nodiscard]] std::vector<BackendInfo> backends();
+[[nodiscard]] std::vector<KernelInfo> kernels();
+[[nodiscard]] Result<Explanation> explain(const Problem& problem, const PlanOptions& options = {});
+
+}  // namespace headwater

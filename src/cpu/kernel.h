@@ -1,0 +1,52 @@
+// The contract between the CPU executor (backend.cc) and the per-ISA row-block kernels.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "src/core/resolved.h"
+#include "src/plan/work.h"
+
+namespace headwater::cpu {
+
+// Partial slot in scratch: rows x (d_v floats of O, unnormalised), then m[rows], l[rows]   (base 2, see core/partial.h).
+// rows = token_count * head_block, row = token * head_block + head, at most PlanShape's tokens_per_block * head_block.
+struct PartialView {
+  float* o = nullptr;  // [rows, d_v]
+  float* m = nullptr;  // [rows]
+  float* l = nullptr;  // [rows]
+};
+
+struct ItemArgs {
+  const ResolvedProblem* problem = nullptr;
+  const plan::PlanShape* shape = nullptr;
+  const plan::RequestLengths* lengths = nullptr;  // of the item's request
+  plan::WorkItem item;
+  PartialView partial;             // item.partial >= 0
+  std::byte* workspace = nullptr;  // this worker's, 64-byte aligned, workspace_bytes() long
+};
+
+struct MergeArgs {
+  const ResolvedProblem* problem = nullptr;
+  const plan::PlanShape* shape = nullptr;
+  const plan::RequestLengths* lengths = nullptr;
+  plan::MergeItem merge;
+  std::byte* partials = nullptr;  // slot 0
+  int64_t partial_stride_bytes = 0;
+};
+
+// One ISA level: everything that touches tensors.
+struct Kernel {
+  const char* name;  // "panel_cpu_avx2"
+  const char* isa;   // "avx2"
+  const char* file;
+  bool (*supported)();  // CPUID and XCR0, or the architecture
+  size_t (*workspace_bytes)(const plan::PlanShape& shape, int32_t d_qk, int32_t d_v);
+  void (*run_item)(const ItemArgs& args);    // partial, or final out and lse
+  void (*run_merge)(const MergeArgs& args);  // fixed order, sinks once, out and lse
+};
+
+// Best first; scalar last. Rows of kernels.inc.
+const Kernel* const* kernels(int32_t* count);
+
+}  // namespace headwater::cpu

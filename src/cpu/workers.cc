@@ -1,0 +1,1 @@
+#include "headwater/plan.h"

@@ -1,0 +1,1 @@
+#include "headwater/problem.h"
