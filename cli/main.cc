@@ -30,7 +30,8 @@ int run_command(int argc, char** argv) {
     std::fputs(app.help().c_str(), stderr);
     return kBadInput;
   }
-  if (argv[1][0] != '-' && app.get_subcommand_no_throw(argv[1]) == nullptr) {
+  const auto known = app.get_subcommands([&](const CLI::App* verb) { return verb->check_name(argv[1]); });
+  if (argv[1][0] != '-' && known.empty()) {
     return fail(std::string("unknown verb '") + argv[1] + "' (see headwater --help)");
   }
   try {
