@@ -17,7 +17,8 @@ namespace headwater {
 // Plans, schedules and runs one problem with buffers of its own. For tools and tests; engines keep a Plan.
 [[nodiscard]] Status attend(const Problem& problem, const PlanOptions& options = {}, Stream stream = nullptr);
 
-// The float64 oracle: plain loops by the definitions, host memory only. Writes out and lse as float64 too where given.
+// The float64 oracle: plain loops by the definitions, host memory only. Writes where `result` points and nowhere else: the
+// problem's own out and lse stay as they are (an answer to be judged may stand there).
 struct ReferenceResult {
   double* out = nullptr;         // [total_q, heads, d_v]; rows past qo_indptr[b] untouched
   double* lse = nullptr;         // [total_q, heads]
