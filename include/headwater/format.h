@@ -41,9 +41,10 @@ enum class Format : uint8_t {
   kNvfp4,          // e2m1 x 16 per e4m3 scale, scales held apart; k_scale / v_scale is the global factor
   kMxfp4RopeBf16,  // (width - 64) e2m1 with e8m0 scales in the row, then 64 bf16
   kNvfp4Ds352,     // vLLM's nvfp4_ds_mla: 512 e2m1, 64 unscaled e4m3, 32 permuted e4m3 scales (width 576)
+  kNvfp4Ds384,     // FlashInfer's DeepSeek-V4 NVFP4: 448 e2m1, 64 bf16; 28 e4m3 scales planar at the page's end (width 512)
   kNvfp4Ds432,     // 512 e2m1, 32 e4m3 scales, 16 bytes of padding, 64 bf16 (width 576)
 };
-inline constexpr int32_t kNumFormats = 14;
+inline constexpr int32_t kNumFormats = 15;
 
 // How an encoder chooses a power-of-two block scale from the block's largest magnitude.
 enum class BlockScaleRule : uint8_t {

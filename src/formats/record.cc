@@ -85,6 +85,11 @@ constexpr std::array<RecordEntry, kNumFormats> kRecords = {{
                    .scale_offset = 320,
                    .order = ScaleOrder::kBy4Groups},
                   {.columns = 64, .element = Type::kE4m3, .data_offset = 256}}},
+    {.info = mixed_info(Format::kNvfp4Ds384, "nvfp4_ds_384", 512, true),
+     .num_segments = 2,
+     .segments = {{.columns = 448, .element = Type::kE2m1, .scale = Type::kE4m3, .place = ScalePlace::kPageTail, .block = 16},
+                  {.columns = 64, .element = Type::kBf16}},
+     .tail_bytes = 32},
     {.info = mixed_info(Format::kNvfp4Ds432, "nvfp4_ds_432", 576),
      .num_segments = 2,
      .segments = {{.columns = 512, .element = Type::kE2m1, .scale = Type::kE4m3, .place = ScalePlace::kInRow, .block = 16},
@@ -188,6 +193,7 @@ constexpr RecordLayout fixed(Format format) {
 static_assert(fixed(Format::kFp8Ds656).row_bytes == 656 && fixed(Format::kFp8Ds656).segments[1].data_offset == 528);
 static_assert(fixed(Format::kFp8Ds584).row_bytes == 576 && fixed(Format::kFp8Ds584).segments[1].data_offset == 448);
 static_assert(fixed(Format::kNvfp4Ds352).row_bytes == 352);
+static_assert(fixed(Format::kNvfp4Ds384).row_bytes == 352 && fixed(Format::kNvfp4Ds384).segments[1].data_offset == 224);
 static_assert(fixed(Format::kNvfp4Ds432).row_bytes == 432 && fixed(Format::kNvfp4Ds432).segments[0].scale_offset == 256);
 
 }  // namespace
