@@ -1,0 +1,423 @@
+// One KV source: fields and strides (any device), then its arrays (CPU).
+#include "src/core/validate_source.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "src/core/check.h"
+#include "src/core/visibility.h"
+
+namespace headwater::check {
+namespace {
+
+constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
+
+bool gathered_slots(const Rule& rule) { return rule.kind == RuleKind::kGathered && rule.index_space == IndexSpace::kSlot; }
+
+// ---- fields -------------------------------------------------------------------------------------------------------------------
+
+Status check_enums(const Source& s, int32_t index) {
+  const Where at{index};
+  if (s.addressing.kind < AddressingKind::kRagged || s.addressing.kind > AddressingKind::kPool) {
+    return bad(at, "addressing", static_cast<int32_t>(s.addressing.kind), "no such addressing");
+  }
+  if (s.rule.kind < RuleKind::kFull || s.rule.kind > RuleKind::kGathered) {
+    return bad(at, "rule", static_cast<int32_t>(s.rule.kind), "no such rule");
+  }
+  if (static_cast<int32_t>(s.k.format) >= kNumFormats) return bad(at, "k.format", s.k.format, "no such format");
+  if (!s.shared && static_cast<int32_t>(s.v.format) >= kNumFormats) return bad(at, "v.format", s.v.format, "no such format");
+  return {};
+}
+
+Status check_rule(const Source& s, int32_t index, const ResolvedProblem& p) {
+  const Where at{index};
+  const Rule& r = s.rule;
+  if (r.kind != RuleKind::kWindow && r.window_left != -1) {
+    if (r.kind == RuleKind::kFull) {
+      return refuse(StatusCode::kUnsupported, field(at, "window_left"), text(r.window_left),
+                    "a window without causal is not supported; RuleKind::kWindow ends at the query");
+    }
+    return bad(at, "window_left", r.window_left, "read by RuleKind::kWindow only, leave -1");
+  }
+  if (r.kind == RuleKind::kWindow && r.window_left < -1) {
+    return bad(at, "window_left", r.window_left, "must be at least 0, or -1 for no left edge");
+  }
+  if (r.kind == RuleKind::kCompressed && r.ratio < 1) return bad(at, "ratio", r.ratio, "must be at least 1");
+  if (r.kind != RuleKind::kCompressed && r.ratio != 0) return bad(at, "ratio", r.ratio, "read by RuleKind::kCompressed only, leave 0");
+  if (r.kind != RuleKind::kGathered) {
+    if (r.indices != nullptr) return bad(at, "indices", r.indices, "read by RuleKind::kGathered only, leave null");
+    if (r.topk_lens != nullptr) return bad(at, "topk_lens", r.topk_lens, "read by RuleKind::kGathered only, leave null");
+    if (r.topk != 0) return bad(at, "topk", r.topk, "read by RuleKind::kGathered only, leave 0");
+    if (s.addressing.kind == AddressingKind::kPool) {
+      return bad({index}, "addressing", std::string_view("pool"), "has no table: only the gathered rule in slot space reads it");
+    }
+    return {};
+  }
+  if (r.topk < 0) return bad(at, "topk", r.topk, "must be at least 0");
+  if (r.index_type != Type::kI32 && r.index_type != Type::kI64) return bad(at, "index_type", r.index_type, "must be i32 or i64");
+  if (r.index_space != IndexSpace::kSlot && r.index_space != IndexSpace::kPosition) {
+    return bad(at, "index_space", static_cast<int32_t>(r.index_space), "no such index space");
+  }
+  if (r.index_space == IndexSpace::kPosition) {
+    if (r.index_type != Type::kI32) return bad(at, "index_type", r.index_type, "positions must be i32; only slots may be i64");
+    if (s.addressing.kind == AddressingKind::kPool) {
+      return bad(at, "index_space", std::string_view("position"), "a pool has no table to translate positions: use slots");
+    }
+  }
+  const bool read = p.total_q > 0 && p.requests > 0;
+  HEADWATER_TRY(
+      check_array(at, "indices", r.indices, read && r.topk > 0, "the gathered rule reads it", r.index_type == Type::kI64 ? 8 : 4));
+  return check_array(at, "topk_lens", r.topk_lens, false, "");
+}
+
+// Fields that the addressing does not read must be left unset, so that nobody relies on a silently ignored table.
+Status check_addressing(const Source& s, int32_t index, const ResolvedProblem& p) {
+  const Where at{index};
+  const Addressing& a = s.addressing;
+  const bool ragged = a.kind == AddressingKind::kRagged;
+  const bool read = p.requests > 0 && !gathered_slots(s.rule);
+  if (a.page_size < 1) return bad(at, "page_size", a.page_size, "must be at least 1");
+  if (a.num_pages < 0) return bad(at, "num_pages", a.num_pages, "must be at least 0");
+  if (!ragged && Int128{a.num_pages} * a.page_size > kMaxSpan) {
+    return bad(at, "num_pages", a.num_pages, "times page_size = " + text(a.page_size) + " is above 2^58 slots");
+  }
+  const bool uses_indptr = ragged || a.kind == AddressingKind::kPageList;
+  HEADWATER_TRY(check_array(at, "kv_indptr", a.kv_indptr, uses_indptr && read, "ragged and page-list sources read it"));
+  HEADWATER_TRY(check_array(at, "block_table", a.block_table, a.kind == AddressingKind::kBlockTable && read && a.max_pages > 0,
+                            "block-table sources read it"));
+  HEADWATER_TRY(check_array(at, "kv_indices", a.kv_indices, a.kind == AddressingKind::kPageList && read && a.num_indices > 0,
+                            "page-list sources read it"));
+  HEADWATER_TRY(check_array(at, "seq_lens", a.seq_lens, a.kind == AddressingKind::kBlockTable && read, "block-table sources read it"));
+  HEADWATER_TRY(check_array(at, "kv_last_page_len", a.kv_last_page_len, false, ""));
+  if (!uses_indptr && a.kv_indptr != nullptr) return bad(at, "kv_indptr", a.kv_indptr, "read by ragged and page-list sources only");
+  if (a.kind != AddressingKind::kBlockTable && a.block_table != nullptr) {
+    return bad(at, "block_table", a.block_table, "read by block-table sources only");
+  }
+  if (a.kind != AddressingKind::kPageList && a.kv_indices != nullptr) {
+    return bad(at, "kv_indices", a.kv_indices, "read by page-list sources only");
+  }
+  if (ragged && a.seq_lens != nullptr) return bad(at, "seq_lens", a.seq_lens, "ragged sources take their lengths from kv_indptr");
+  if (ragged && a.kv_last_page_len != nullptr) return bad(at, "kv_last_page_len", a.kv_last_page_len, "ragged sources have no pages");
+  if (a.kind == AddressingKind::kPageList) {
+    if (a.num_indices < 0) return bad(at, "num_indices", a.num_indices, "must be at least 0");
+    if (read && a.seq_lens == nullptr && a.kv_last_page_len == nullptr) {
+      return bad(at, "seq_lens", static_cast<const void*>(nullptr), "must be given, or kv_last_page_len");
+    }
+  }
+  if (a.kind == AddressingKind::kBlockTable && a.max_pages < 0) return bad(at, "max_pages", a.max_pages, "must be at least 0");
+  HEADWATER_TRY(check_array(at, "first_position", s.first_position, false, ""));
+  return check_array(at, "position_stride", s.position_stride, false, "");
+}
+
+Status check_width(Where at, const char* name, const KvTensor& t, int32_t width) {
+  if (width < 1) return bad(at, name, width, "must be at least 1");
+  if (width > kMaxWidth) {
+    return refuse(StatusCode::kUnsupported, field(at, name), text(width), "the largest supported is " + text(kMaxWidth));
+  }
+  const FormatInfo& info = format_info(t.format);
+  if (info.fixed_width != 0 && width != info.fixed_width) {
+    return bad(at, name, width, "records of " + std::string(info.name) + " have " + text(info.fixed_width) + " columns");
+  }
+  if (t.format == Format::kMxfp4RopeBf16 && width <= 64) {
+    return bad(at, name, width, "records of " + std::string(info.name) + " have more than their 64 bf16 columns");
+  }
+  return {};
+}
+
+Status check_scale(Where at, const KvTensor& t, const Source& s) {
+  const Scale& scale = t.scale;
+  const FormatInfo& info = format_info(t.format);
+  if (scale.count == 0) {
+    if (scale.data != nullptr) return bad(at, "scale.count", scale.count, "must be 1 or the number of KV heads where scale.data is given");
+    return {};
+  }
+  if (!info.takes_scale) {
+    return bad(at, "scale.count", scale.count, "records of " + std::string(info.name) + " take no scale, leave 0");
+  }
+  if (s.shared && scale.count != 1) return bad(at, "scale.count", scale.count, "shared storage takes one value");
+  if (scale.count != 1 && scale.count != s.heads) {
+    return bad(at, "scale.count", scale.count, "must be 1 or the number of KV heads, " + text(s.heads));
+  }
+  if (scale.data == nullptr) {
+    if (scale.count != 1) return bad(at, "scale.data", static_cast<const void*>(nullptr), "must be given where scale.count is above 1");
+    if (!std::isfinite(scale.value)) return bad(at, "scale.value", scale.value, "must be finite");
+    return {};
+  }
+  return check_array(at, "scale.data", scale.data, false, "");
+}
+
+// Bytes of one block scale held apart: 0 when the format has none.
+int64_t apart_scale_bytes(const formats::RecordLayout& layout) {
+  for (int i = 0; i < layout.num_segments; ++i) {
+    if (layout.segments[i].place == formats::ScalePlace::kApart) return type_bits(layout.segments[i].scale) / 8;
+  }
+  return 0;
+}
+
+Status resolve_planar(Where at, const KvTensor& t, const Source& s, const ResolvedTensor& out) {
+  const std::string name(format_info(t.format).name);
+  if (s.addressing.kind == AddressingKind::kRagged) {
+    return bad({at.source}, "addressing", std::string_view("ragged"), name + " keeps its scales at the page's end: needs paged storage");
+  }
+  if (s.heads != 1) return bad({at.source}, "heads", s.heads, name + " keeps its scales at the page's end: one KV head only");
+  if (out.row_stride != out.layout.row_bytes) {
+    return bad(at, "row_stride_bytes", out.row_stride, name + " packs its records: must be " + text(out.layout.row_bytes));
+  }
+  const int64_t page = int64_t{s.addressing.page_size} * (int64_t{out.layout.row_bytes} + out.layout.tail_bytes);
+  if (out.page_stride < page) {
+    return bad(at, "page_stride_bytes", out.page_stride, "a page of " + name + " with its scales takes " + text(page));
+  }
+  return {};
+}
+
+Status resolve_tensor(Where at, const KvTensor& t, const Source& s, ResolvedTensor* out) {
+  const Addressing& a = s.addressing;
+  const bool ragged = a.kind == AddressingKind::kRagged;
+  const FormatInfo& info = format_info(t.format);
+  HEADWATER_TRY(check_scale(at, t, s));
+  out->layout = formats::resolve(t.format, t.width);
+  out->data = static_cast<const std::byte*>(t.data);
+  out->scale = t.scale.count != 0 ? t.scale.data : nullptr;
+  out->scale_count = t.scale.count;
+  out->scale_value = t.scale.count != 0 ? t.scale.value : 1.0F;
+
+  // Elements of the float formats are read as such; records are bytes and may stand anywhere.
+  const int64_t alignment = info.is_float ? type_bits(out->layout.segments[0].element) / 8 : 1;
+  HEADWATER_TRY(check_array(at, "data", t.data, a.num_pages > 0, "the cache has rows", alignment));
+  out->row_stride = t.row_stride_bytes;
+  out->head_stride = t.head_stride_bytes;
+  out->page_stride = ragged ? 0 : t.page_stride_bytes;
+  const int64_t rows = ragged ? a.num_pages : a.page_size;
+  const int64_t dense_page = info.planar ? record_page_bytes(t.format, t.width, a.page_size) : kDense;
+  const std::array<Axis, 3> axes{{{"page_stride_bytes", ragged ? 1 : a.num_pages, &out->page_stride, dense_page},
+                                  {"row_stride_bytes", rows, &out->row_stride},
+                                  {"head_stride_bytes", s.heads, &out->head_stride}}};
+  HEADWATER_TRY(resolve_strides(at, std::span(axes).subspan(ragged ? 1 : 0), out->layout.row_bytes, alignment));
+  if (info.planar) HEADWATER_TRY(resolve_planar(at, t, s, *out));
+
+  const int64_t scale_bytes = apart_scale_bytes(out->layout);
+  if (scale_bytes == 0) {
+    if (t.scales != nullptr) return bad(at, "scales", t.scales, std::string(info.name) + " holds no scales apart, leave null");
+    return {};
+  }
+  HEADWATER_TRY(check_array(at, "scales", t.scales, a.num_pages > 0, "the format holds its block scales apart", scale_bytes));
+  out->scales = static_cast<const std::byte*>(t.scales);
+  out->scale_row_stride = t.scale_row_stride_bytes;
+  out->scale_head_stride = t.scale_head_stride_bytes;
+  out->scale_page_stride = ragged ? 0 : t.scale_page_stride_bytes;
+  out->scale_block_stride = t.scale_block_stride_bytes;
+  const std::array<Axis, 4> scale_axes{{{"scale_page_stride_bytes", ragged ? 1 : a.num_pages, &out->scale_page_stride},
+                                        {"scale_row_stride_bytes", rows, &out->scale_row_stride},
+                                        {"scale_head_stride_bytes", s.heads, &out->scale_head_stride},
+                                        {"scale_block_stride_bytes", out->layout.apart_bytes / scale_bytes, &out->scale_block_stride}}};
+  return resolve_strides(at, std::span(scale_axes).subspan(ragged ? 1 : 0), scale_bytes, scale_bytes);
+}
+
+Status resolve_heads(const Source& s, int32_t index, const ResolvedProblem& p) {
+  if (s.heads < 1) return bad({index}, "heads", s.heads, "must be at least 1");
+  if (p.heads % s.heads != 0) return bad({index}, "heads", s.heads, "must divide q.heads = " + text(p.heads));
+  return {};
+}
+
+Status resolve_tables(const Source& s, int32_t index, const ResolvedProblem& p, ResolvedSource* out) {
+  const Where at{index};
+  const Addressing& a = s.addressing;
+  const bool ragged = a.kind == AddressingKind::kRagged;
+  out->addressing = a.kind;
+  out->page_size = ragged ? 1 : a.page_size;
+  out->num_slots = ragged ? a.num_pages : a.num_pages * a.page_size;
+  out->kv_indptr = a.kv_indptr;
+  out->block_table = a.block_table;
+  out->max_pages = a.kind == AddressingKind::kBlockTable ? a.max_pages : 0;
+  out->kv_indices = a.kv_indices;
+  out->seq_lens = a.seq_lens;
+  out->kv_last_page_len = a.kv_last_page_len;
+  out->block_table_stride = a.kind == AddressingKind::kBlockTable ? a.block_table_stride : 0;
+  int64_t column = 1;
+  const std::array<Axis, 2> table{{{"block_table_stride", p.requests, &out->block_table_stride}, {"max_pages", out->max_pages, &column}}};
+  HEADWATER_TRY(resolve_strides(at, table, 1, 1));
+  out->first_position = s.first_position;
+  out->position_stride = s.position_stride;
+
+  const Rule& r = s.rule;
+  out->rule = r.kind;
+  out->window_left = r.window_left;
+  out->ratio = r.ratio;
+  out->indices = r.indices;
+  out->indices_are_64 = r.index_type == Type::kI64;
+  out->topk = r.topk;
+  out->topk_lens = r.topk_lens;
+  out->index_space = r.index_space;
+  out->indices_stride = r.kind == RuleKind::kGathered ? r.indices_stride : 0;
+  int64_t entry = 1;
+  const std::array<Axis, 2> lists{{{"indices_stride", p.total_q, &out->indices_stride}, {"topk", r.topk, &entry}}};
+  return resolve_strides({index}, lists, 1, 1);
+}
+
+}  // namespace
+
+Status resolve_source(const Source& s, int32_t index, ResolvedProblem* resolved) {
+  ResolvedSource* out = &resolved->sources[index];
+  HEADWATER_TRY(check_enums(s, index));
+  HEADWATER_TRY(resolve_heads(s, index, *resolved));
+  HEADWATER_TRY(check_addressing(s, index, *resolved));
+  HEADWATER_TRY(check_rule(s, index, *resolved));
+  HEADWATER_TRY(check_width({index, "k."}, "width", s.k, s.k.width));
+  if (s.k.width != resolved->d_qk) {
+    return bad({index, "k."}, "width", s.k.width, "must equal q.width + q_tail.width = " + text(resolved->d_qk));
+  }
+  const Where value_at = s.shared ? Where{index} : Where{index, "v."};
+  const char* value_name = s.shared ? "value_width" : "width";
+  if (s.shared) {
+    if (s.value_width < 1) return bad(value_at, value_name, s.value_width, "must be at least 1");
+    if (s.value_width > s.k.width) return bad(value_at, value_name, s.value_width, "must be at most k.width = " + text(s.k.width));
+  } else {
+    HEADWATER_TRY(check_width(value_at, value_name, s.v, s.v.width));
+  }
+  if (s.d_v() != resolved->d_v) {
+    return bad(value_at, value_name, s.d_v(), "must equal that of kv[0], " + text(resolved->d_v));
+  }
+  out->shared = s.shared;
+  out->heads = s.heads;
+  out->group = resolved->heads / s.heads;
+  HEADWATER_TRY(resolve_tensor({index, "k."}, s.k, s, &out->k));
+  if (s.shared) {
+    out->v = out->k;
+    out->v.layout = formats::RecordLayout{};
+  } else {
+    HEADWATER_TRY(resolve_tensor({index, "v."}, s.v, s, &out->v));
+  }
+  return resolve_tables(s, index, *resolved, out);
+}
+
+// ---- arrays, CPU ----------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+Status check_scale_values(Where at, const ResolvedTensor& t) {
+  for (int32_t h = 0; t.scale != nullptr && h < t.scale_count; ++h) {
+    if (!std::isfinite(t.scale[h])) return bad(at, element("scale.data", h), t.scale[h], "must be finite");
+  }
+  return {};
+}
+
+Status check_indptr(const ResolvedProblem& p, const Source& s, int32_t index) {
+  const int32_t* indptr = s.addressing.kv_indptr;
+  const Where at{index};
+  if (indptr[0] < 0) return bad(at, "kv_indptr[0]", indptr[0], "must be at least 0");
+  for (int64_t b = 0; b < p.requests; ++b) {
+    if (indptr[b + 1] < indptr[b]) {
+      return bad(at, element("kv_indptr", b + 1), indptr[b + 1], "must not be below the offset before it, " + text(indptr[b]));
+    }
+  }
+  const bool ragged = s.addressing.kind == AddressingKind::kRagged;
+  const int64_t limit = ragged ? s.addressing.num_pages : s.addressing.num_indices;
+  if (indptr[p.requests] > limit) {
+    return bad(at, element("kv_indptr", p.requests), indptr[p.requests],
+               std::string("must be at most ") + (ragged ? "num_pages" : "num_indices") + " = " + text(limit));
+  }
+  return {};
+}
+
+// Lengths of a paged request: at least 0, inside the table, and the same by both fields where both are given.
+Status check_paged_length(const ResolvedProblem& p, const Source& s, int32_t index, int64_t b) {
+  const Where at{index};
+  const Addressing& a = s.addressing;
+  const bool list = a.kind == AddressingKind::kPageList;
+  const int64_t pages = list ? int64_t{a.kv_indptr[b + 1]} - a.kv_indptr[b] : p.sources[index].max_pages;
+  if (a.seq_lens != nullptr) {
+    const int64_t length = a.seq_lens[b];
+    if (length < 0) return bad(at, element("seq_lens", b), length, "must be at least 0");
+    if (length > Int128{pages} * a.page_size) {
+      return bad(at, element("seq_lens", b), length,
+                 "must be at most " + text(Int128{pages} * a.page_size) + ", the " + text(pages) + " pages of the request times page_size");
+    }
+  }
+  if (a.kv_last_page_len == nullptr) return {};
+  const int64_t last = a.kv_last_page_len[b];
+  const int64_t used = list ? pages : (int64_t{a.seq_lens[b]} + a.page_size - 1) / a.page_size;
+  if (used > 0 && (last < 1 || last > a.page_size)) {
+    return bad(at, element("kv_last_page_len", b), last, "must be from 1 to page_size = " + text(a.page_size));
+  }
+  const int64_t derived = used == 0 ? 0 : (used - 1) * a.page_size + last;
+  if (a.seq_lens != nullptr && derived != a.seq_lens[b]) {
+    return bad(at, element("kv_last_page_len", b), last,
+               "makes " + text(derived) + " entries, but seq_lens[" + text(b) + "] = " + text(a.seq_lens[b]));
+  }
+  if (derived > kMaxInt32) return bad(at, element("kv_last_page_len", b), last, "makes " + text(derived) + " entries: above 2^31 - 1");
+  return {};
+}
+
+Status check_positions(const ResolvedProblem& p, int32_t index, int64_t b) {
+  const ResolvedSource& s = p.sources[index];
+  const Where at{index};
+  const int64_t first = s.first_position != nullptr ? s.first_position[b] : 0;
+  const int64_t stride = s.position_stride != nullptr ? s.position_stride[b] : 1;
+  if (stride < 1) return bad(at, element("position_stride", b), stride, "must be at least 1");
+  const int64_t length = source_kv_len(s, b);
+  const int64_t last = first + std::max<int64_t>(length - 1, 0) * stride;
+  if (last >= kMaxInt32) {
+    return bad(at, element(s.position_stride != nullptr ? "position_stride" : "first_position", b),
+               s.position_stride != nullptr ? stride : first, "puts the last entry at position " + text(last) + ", above 2^31 - 2");
+  }
+  return {};
+}
+
+Status check_page(const ResolvedProblem& p, const Source& source, int32_t index, int64_t b, int64_t page_index) {
+  const ResolvedSource& s = p.sources[index];
+  const bool table = s.addressing == AddressingKind::kBlockTable;
+  const int64_t at = table ? page_index : int64_t{s.kv_indptr[b]} + page_index;
+  const int64_t page = table ? s.block_table[b * s.block_table_stride + page_index] : s.kv_indices[at];
+  if (page >= 0 && page < source.addressing.num_pages) return {};
+  return bad({index}, table ? element(element("block_table", b), at) : element("kv_indices", at), page,
+             "must be from 0 to num_pages - 1 = " + text(source.addressing.num_pages - 1) + " (holds entries of request " + text(b) + ")");
+}
+
+}  // namespace
+
+Status check_source_values(const ResolvedProblem& p, const Source& s, int32_t index) {
+  HEADWATER_TRY(check_scale_values({index, "k."}, p.sources[index].k));
+  if (!s.shared) HEADWATER_TRY(check_scale_values({index, "v."}, p.sources[index].v));
+  if (gathered_slots(s.rule)) return {};  // no table, no lengths
+  const bool uses_indptr = s.addressing.kind != AddressingKind::kBlockTable;
+  if (uses_indptr) HEADWATER_TRY(check_indptr(p, s, index));
+  for (int64_t b = 0; b < p.requests; ++b) {
+    if (s.addressing.kind != AddressingKind::kRagged) HEADWATER_TRY(check_paged_length(p, s, index, b));
+    if (s.rule.kind != RuleKind::kGathered) HEADWATER_TRY(check_positions(p, index, b));
+  }
+  return {};
+}
+
+Status check_live_pages(const ResolvedProblem& p, const Source& source, int32_t index) {
+  const ResolvedSource& s = p.sources[index];
+  if (s.addressing == AddressingKind::kRagged || gathered_slots(source.rule)) return {};
+  for (int64_t b = 0; b < p.requests; ++b) {
+    const int64_t q_len = int64_t{p.qo_indptr[b + 1]} - p.qo_indptr[b];
+    const int64_t length = source_kv_len(s, b);
+    if (q_len == 0 || length == 0) continue;
+    if (s.rule == RuleKind::kGathered) {  // only the pages that a list names
+      for (int64_t row = p.qo_indptr[b]; row < p.qo_indptr[b + 1]; ++row) {
+        const int32_t* list = static_cast<const int32_t*>(s.indices) + row * s.indices_stride;
+        for (int64_t i = 0; i < topk_len(s, row); ++i) {
+          if (list[i] < 0 || list[i] >= length) continue;
+          HEADWATER_TRY(check_page(p, source, index, b, list[i] / s.page_size));
+        }
+      }
+      continue;
+    }
+    const int64_t first = s.first_position != nullptr ? s.first_position[b] : 0;
+    const int64_t stride = s.position_stride != nullptr ? s.position_stride[b] : 1;
+    const int64_t last_t = context_len(p, b) - 1;
+    const EntryRange head = visible_range(s.rule, s.window_left, s.ratio, first, stride, length, last_t - q_len + 1);
+    const EntryRange tail = visible_range(s.rule, s.window_left, s.ratio, first, stride, length, last_t);
+    if (tail.end <= head.begin) continue;
+    for (int64_t page = head.begin / s.page_size; page <= (tail.end - 1) / s.page_size; ++page) {
+      HEADWATER_TRY(check_page(p, source, index, b, page));
+    }
+  }
+  return {};
+}
+
+}  // namespace headwater::check
