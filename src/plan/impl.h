@@ -31,6 +31,9 @@ struct BackendEntry {
   std::vector<KernelInfo> (*kernels)();
   std::vector<KernelVerdict> (*select)(const Bounds& bounds, const PlanOptions& options);  // list order; first accepted runs
   Result<Plan> (*make_plan)(const Bounds& bounds, const PlanOptions& options);
+  // Buffers of the one-call attend and of explain, on the device: null where out of memory. Both null: host memory.
+  void* (*allocate)(const Device& device, size_t bytes) = nullptr;
+  void (*release)(const Device& device, void* data) = nullptr;
 };
 
 }  // namespace headwater
