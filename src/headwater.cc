@@ -1,8 +1,63 @@
 // The only file that knows all backends.
 #include "headwater/headwater.h"
 
-namespace headwater {
+#include <array>
 
-const char* version() { return "0.1.0"; }
+#include "src/dispatch.h"
+
+#if __has_include("src/cpu/backend.h")
+#include "src/cpu/backend.h"
+#define HEADWATER_HAS_CPU
+#endif
+#ifdef HEADWATER_HAS_CUDA
+#include "src/cuda/backend.h"
+#endif
+
+namespace headwater {
+namespace {
+
+dispatch::Backends all_backends() {
+  static const std::array<dispatch::Backend, 2> kBackends{{
+#ifdef HEADWATER_HAS_CPU
+      {"cpu", DeviceKind::kCpu, &cpu::cpu_backend(), ""},
+#else
+      {"cpu", DeviceKind::kCpu, nullptr, "not built"},
+#endif
+#ifdef HEADWATER_HAS_CUDA
+      {"cuda", DeviceKind::kCuda, &cuda::cuda_backend(), ""},
+#elif defined(HEADWATER_CUDA_OFF)
+      {"cuda", DeviceKind::kCuda, nullptr, "not built (HEADWATER_CUDA=OFF at build time)"},
+#else
+      {"cuda", DeviceKind::kCuda, nullptr, "not built (nvcc not found at build time)"},
+#endif
+  }};
+  return kBackends;
+}
+
+}  // namespace
+
+const char* version() { return HEADWATER_VERSION; }
+
+std::vector<BackendInfo> backends() { return dispatch::backends(all_backends()); }
+std::vector<KernelInfo> kernels() { return dispatch::kernels(all_backends()); }
+Result<Plan> make_plan(const Bounds& bounds, const PlanOptions& options) { return dispatch::make_plan(all_backends(), bounds, options); }
+Result<Explanation> explain(const Problem& problem, const PlanOptions& options) {
+  return dispatch::explain(all_backends(), problem, options);
+}
+Status attend(const Problem& problem, const PlanOptions& options, Stream stream) {
+  return dispatch::attend(all_backends(), problem, options, stream);
+}
+
+size_t Plan::schedule_bytes() const { return impl_->schedule_bytes(); }
+size_t Plan::scratch_bytes() const { return impl_->scratch_bytes(); }
+Status Plan::schedule(const Lengths& lengths, Buffer schedule_buf, Stream stream) const {
+  return impl_->schedule(lengths, schedule_buf, stream);
+}
+Status Plan::run(const Problem& problem, Buffer schedule_buf, Buffer scratch_buf, Stream stream) const {
+  return impl_->run(problem, schedule_buf, scratch_buf, stream);
+}
+Status Plan::check(Buffer schedule_buf, Stream stream) const { return impl_->check(schedule_buf, stream); }
+std::string Plan::kernel() const { return impl_->kernel(); }
+const Bounds& Plan::bounds() const { return impl_->bounds(); }
 
 }  // namespace headwater

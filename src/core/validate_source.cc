@@ -228,18 +228,22 @@ Status resolve_tables(const Source& s, int32_t index, const ResolvedProblem& p, 
   out->addressing = a.kind;
   out->page_size = ragged ? 1 : a.page_size;
   out->num_slots = ragged ? a.num_pages : a.num_pages * a.page_size;
-  out->kv_indptr = a.kv_indptr;
-  out->block_table = a.block_table;
+  if (!gathered_slots(s.rule)) {  // physical slots need no table and have no length: what is not read is not there
+    out->kv_indptr = a.kv_indptr;
+    out->block_table = a.block_table;
+    out->kv_indices = a.kv_indices;
+    out->seq_lens = a.seq_lens;
+    out->kv_last_page_len = a.kv_last_page_len;
+  }
   out->max_pages = a.kind == AddressingKind::kBlockTable ? a.max_pages : 0;
-  out->kv_indices = a.kv_indices;
-  out->seq_lens = a.seq_lens;
-  out->kv_last_page_len = a.kv_last_page_len;
   out->block_table_stride = a.kind == AddressingKind::kBlockTable ? a.block_table_stride : 0;
   int64_t column = 1;
   const std::array<Axis, 2> table{{{"block_table_stride", p.requests, &out->block_table_stride}, {"max_pages", out->max_pages, &column}}};
   HEADWATER_TRY(resolve_strides(at, table, 1, 1));
-  out->first_position = s.first_position;
-  out->position_stride = s.position_stride;
+  if (s.rule.kind != RuleKind::kGathered) {
+    out->first_position = s.first_position;
+    out->position_stride = s.position_stride;
+  }
 
   const Rule& r = s.rule;
   out->rule = r.kind;
