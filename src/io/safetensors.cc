@@ -36,7 +36,9 @@ std::optional<DType> dtype_by_name(std::string_view name) {
 // A name from a file, cut to a length that fits into a message.
 std::string shown(std::string_view name) {
   constexpr size_t kShown = 80;
-  return "'" + std::string(name.substr(0, kShown)) + (name.size() > kShown ? "...'" : "'");
+  std::string text(1, '\'');
+  text += name.substr(0, kShown);
+  return text += name.size() > kShown ? "...'" : "'";
 }
 
 // Bytes of a dense tensor; nullopt when the product overflows or does not end on a byte.
@@ -236,7 +238,10 @@ int32_t dtype_bits(DType type) { return kDTypes[static_cast<size_t>(type)].bits;
 
 std::string shape_text(std::span<const int64_t> shape) {
   std::string text = "[";
-  for (size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (i > 0) text += ", ";
+    text += std::to_string(shape[i]);
+  }
   return text + "]";
 }
 
