@@ -24,6 +24,8 @@ HEADWATER_HD size_t layout_schedule(const PlanShape& shape, void* buffer, Schedu
   view->worker_begin = reinterpret_cast<int32_t*>(take((static_cast<size_t>(shape.workers) + 1) * sizeof(int32_t)));
   view->items = reinterpret_cast<WorkItem*>(take(static_cast<size_t>(shape.max_items) * sizeof(WorkItem)));
   view->merges = reinterpret_cast<MergeItem*>(take(static_cast<size_t>(shape.max_merges) * sizeof(MergeItem)));
+  view->token_block_begin = reinterpret_cast<int32_t*>(take((requests + 1) * sizeof(int32_t)));
+  view->unit_begin = reinterpret_cast<int64_t*>(take((static_cast<size_t>(shape.max_token_blocks) + 1) * sizeof(int64_t)));
   view->q_begin = reinterpret_cast<int32_t*>(take((requests + 1) * sizeof(int32_t)));
   view->context_len = reinterpret_cast<int32_t*>(take(requests * sizeof(int32_t)));
   view->kv_len = reinterpret_cast<int32_t*>(take(per_source));

@@ -40,6 +40,9 @@ struct ScheduleView {
   int32_t* worker_begin = nullptr;  // [workers + 1] offsets into items: worker w runs items [w, w + 1)
   WorkItem* items = nullptr;        // [max_items]
   MergeItem* merges = nullptr;      // [max_merges]
+  // The line of work (plan/split_kv.h).
+  int32_t* token_block_begin = nullptr;  // [max_requests + 1] token blocks of the requests before
+  int64_t* unit_begin = nullptr;         // [max_token_blocks + 1] cost of the token blocks before, all their head blocks
   // The lengths that were scheduled.
   int32_t* q_begin = nullptr;          // [max_requests + 1]
   int32_t* context_len = nullptr;      // [max_requests]
@@ -53,7 +56,11 @@ struct ScheduleView {
 // view_schedule(shape, buffer) and load_lengths(...): src/plan/schedule-inl.h, host and device.
 
 // Everything about a run that bounds fix. Pure.
+// traits.max_rows, tile_entries and the rates must not depend on bounds in batch_invariant mode.
 [[nodiscard]] PlanShape make_shape(const Bounds& bounds, const KernelTraits& traits, const PlanOptions& options);
+// kUnsupported when a capacity does not fit the schedule's 32-bit counters (2^31 row blocks). Backends call it in make_plan.
+[[nodiscard]] Status check_shape(const PlanShape& shape);
+[[nodiscard]] uint64_t fingerprint(const PlanShape& shape);  // ScheduleHeader::fingerprint
 // Scratch for partials: shape.max_partials slots of partial_bytes.
 [[nodiscard]] size_t partial_bytes(const PlanShape& shape, int32_t d_v);
 

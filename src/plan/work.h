@@ -20,6 +20,8 @@ struct SourceRules {
   AddressingKind addressing = AddressingKind::kRagged;
   int32_t page_size = 1;
   IndexSpace index_space = IndexSpace::kSlot;
+  int64_t max_len = 0;  // bounds that schedules are checked against; not for gathered sources
+  int64_t max_total_len = 0;
 };
 struct PlanShape {
   int32_t num_sources = 0;
@@ -32,14 +34,18 @@ struct PlanShape {
   bool batch_invariant = false;
   bool needs_context = false;
   int32_t context_source = -1;  // read when Lengths::context_lens is null
-  // Costs in integer units (plan/cost.h says of what): deterministic on host and device.
-  int32_t tile_cost = 1;           // one tile of one row block
-  int32_t block_cost = 0;          // starting and finishing one row block
-  int32_t min_fragment_tiles = 1;  // no cut leaves fewer tiles on either side
-  int32_t max_splits = 1;          // batch_invariant: most fragments of a row block
-  // Capacities, for the buffer layout.
+  // Costs in integer units of 1/64 of a one-token tile (plan/cost.h): deterministic on host and device, and never taken from bounds
+  // other than formats, heads and widths, so that batch_invariant cuts are a function of the request alone.
+  int32_t tile_cost = 1;        // one tile of one row block: its KV bytes ...
+  int32_t tile_token_cost = 0;  // ... or this much arithmetic per token of the block, whichever is more
+  int32_t block_cost = 1;       // starting and finishing one fragment
+  int32_t partial_cost = 0;     // per token: writing one partial, or reading it back
+  int32_t max_splits = 1;       // batch_invariant: most fragments of a row block
+  // Bounds and capacities, for checks and the buffer layout.
+  int32_t max_q_len = 0;
   int64_t max_requests = 0;
   int64_t max_total_q = 0;
+  int64_t max_token_blocks = 0;
   int64_t max_items = 0;
   int64_t max_merges = 0;
   int64_t max_partials = 0;
@@ -112,8 +118,9 @@ HEADWATER_HD TileSpan source_tiles(const PlanShape& shape, const RequestLengths&
     const EntryRange last = visible_range(rules.rule, rules.window_left, rules.ratio, lengths.first_position[source],
                                           lengths.position_stride[source], lengths.kv_len[source], t_first + token_count - 1);
     // Both ends grow with t; an empty first interval may begin before the window's own entries, which only adds masked ones.
+    // An interval that would begin past kv_len is empty wherever it stands: cut to the entries that exist.
     span.begin = first.begin;
-    span.end = last.end;
+    span.end = last.end < lengths.kv_len[source] ? last.end : lengths.kv_len[source];
   }
   if (span.end <= span.begin) {
     span.end = span.begin;
