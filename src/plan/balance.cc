@@ -36,8 +36,11 @@ Status deal(const PlanShape& shape, const Lengths& lengths, const ScheduleView& 
   int64_t items = 0;
   int64_t merges = 0;
   int64_t partials = 0;
+  Cut begin;
   for (int64_t w = 0; w < shape.workers; ++w) {
-    const WorkerPart part = measure_part(shape, view, w);
+    const Cut end = worker_cut(shape, view, w + 1);
+    const WorkerPart part = measure_part(shape, view, begin, end);
+    begin = end;
     view.worker_begin[w] = static_cast<int32_t>(items);
     write_part(shape, view, w, part, items, merges, partials);
     items += part.items;

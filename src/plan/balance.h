@@ -2,7 +2,7 @@
 // or per worker, with prefix sums between them: a loop on the host (balance.cc), threads and scans on a device. Order of steps:
 //   1 copy_lengths(r), token blocks of r          scan -> token_block_begin
 //   2 token_block_units(b)                        scan -> unit_begin
-//   3 measure_part(w)                             scan -> first item, merge and partial of each worker
+//   3 worker_cut(w), measure_part(w)              scan -> first item, merge and partial of each worker
 //   4 write_part(w)
 #pragma once
 
@@ -144,11 +144,11 @@ HEADWATER_HD bool leaves_head(const WorkerPart& part) {
   return part.end.tile > 0 && !(part.begin.block == part.end.block && part.begin.tile > 0);
 }
 
-// Step 3. O(log) per worker; batch_invariant walks the part's row blocks.
-HEADWATER_HD WorkerPart measure_part(const PlanShape& shape, const ScheduleView& view, int64_t w) {
+// Step 3, between worker_cut(w) and worker_cut(w + 1). O(1); batch_invariant walks the part's row blocks.
+HEADWATER_HD WorkerPart measure_part(const PlanShape& shape, const ScheduleView& view, const Cut& begin, const Cut& end) {
   WorkerPart part;
-  part.begin = worker_cut(shape, view, w);
-  part.end = worker_cut(shape, view, w + 1);
+  part.begin = begin;
+  part.end = end;
   if (!(part.begin < part.end)) return part;
   if (!shape.batch_invariant) {
     part.items = part.end.block - part.begin.block + (part.end.tile > 0 ? 1 : 0);

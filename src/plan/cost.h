@@ -32,24 +32,26 @@ HEADWATER_HD int64_t floor_sqrt(int64_t x) {  // 0 <= x < 2^62
   return root;
 }
 
-// Fewest tiles that a fragment of an n-tile row block is worth starting for. At least its own overhead; and since the partials of a
-// block are read back by one worker, S fragments of n tiles take n/S tiles + S partials: best at n/S = sqrt(n * partial / tile).
-HEADWATER_HD int64_t min_fragment_tiles(const PlanShape& shape, int32_t tokens, int64_t n) {
+// Fewest tiles that a fragment is worth starting for: those that cost as much as its own overhead.
+HEADWATER_HD int64_t min_fragment_tiles(const PlanShape& shape, int32_t tokens) {
   const int64_t tile = tile_units(shape, tokens);
-  const int64_t own = (cut_units(shape, tokens) + tile - 1) / tile;
-  const int64_t merge = floor_sqrt(n * (int64_t{shape.partial_cost} * tokens) / tile);
-  return own > merge ? own : merge;
+  return (cut_units(shape, tokens) + tile - 1) / tile;
+}
+
+// Tiles of a fragment where workers outnumber the fragments worth having. The partials of a block are read back by one worker, so
+// S fragments of n tiles take n / S tiles + S partials: best at n / S = sqrt(n * partial / tile).
+HEADWATER_HD int64_t latency_fragment_tiles(const PlanShape& shape, int32_t tokens, int64_t n) {
+  const int64_t least = min_fragment_tiles(shape, tokens);
+  const int64_t merge = floor_sqrt(n * (int64_t{shape.partial_cost} * tokens) / tile_units(shape, tokens));
+  return least > merge ? least : merge;
 }
 
 // batch_invariant: fragments of an n-tile row block, from its own tiles and tokens alone. The count grows with sqrt(n), so that the
 // share of the overhead falls with length whatever the batch, and stops at max_splits.
 HEADWATER_HD int32_t invariant_fragments(const PlanShape& shape, int32_t tokens, int64_t n) {
-  const int64_t tile = tile_units(shape, tokens);
-  const int64_t cut = cut_units(shape, tokens);
-  const int64_t own = (cut + tile - 1) / tile;
-  const int64_t even = floor_sqrt(n * cut / tile);
-  const int64_t least = own > even ? own : even;
-  const int64_t fragments = n / (least < 1 ? 1 : least);
+  const int64_t own = min_fragment_tiles(shape, tokens);
+  const int64_t even = floor_sqrt(n * cut_units(shape, tokens) / tile_units(shape, tokens));
+  const int64_t fragments = n / (own > even ? own : even);
   if (fragments <= 1) return 1;
   return static_cast<int32_t>(fragments < shape.max_splits ? fragments : shape.max_splits);
 }

@@ -53,7 +53,7 @@ int64_t load_bound(const PlanShape& shape, const ScheduleView& view) {
   for (int64_t b = 0; b < token_blocks; ++b) {
     const TokenBlock block = find_token_block(shape, view, b);
     const int64_t tiles = shape.batch_invariant ? (block.tiles + block.fragments - 1) / block.fragments
-                                                : std::min(block.tiles, 2 * min_fragment_tiles(shape, block.token_count, block.tiles));
+                                                : std::min(block.tiles, 2 * latency_fragment_tiles(shape, block.token_count, block.tiles));
     longest = std::max(longest, tiles * tile_units(shape, block.token_count));
   }
   return (total + shape.workers - 1) / shape.workers + 2 * (longest + shape.block_cost);

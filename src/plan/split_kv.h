@@ -113,16 +113,18 @@ HEADWATER_HD int64_t snap_to_tile(const PlanShape& shape, const TokenBlock& bloc
                                   int64_t offset) {
   const int64_t n = block.tiles;
   const int64_t units = row_block_units(shape, block);
-  const int64_t least = min_fragment_tiles(shape, block.token_count, n);
+  const int64_t least = min_fragment_tiles(shape, block.token_count);
   if (n < 2 * least) return 2 * offset < units ? 0 : n;
 
   const int64_t tile = tile_units(shape, block.token_count);
   const int64_t spacing = total / shape.workers / tile;  // whole tiles from one worker's position to the next, at least
-  if (spacing < least) {
+  const int64_t apart = latency_fragment_tiles(shape, block.token_count, n);
+  if (spacing < apart) {
     // More workers than fragments worth having: even pieces, one worker each; the workers left over stand empty at the block's end.
     const int64_t first = first_worker_above(total, shape.workers, block_units);
     const int64_t positions = first_worker_above(total, shape.workers, block_units + units - 1) - first;
-    const int64_t pieces = n / least < positions + 1 ? n / least : positions + 1;
+    const int64_t worth = n / apart > 1 ? n / apart : 1;
+    const int64_t pieces = worth < positions + 1 ? worth : positions + 1;
     const int64_t piece = w - first + 1;
     return piece < pieces ? n * piece / pieces : n;
   }
