@@ -10,6 +10,7 @@ namespace headwater::check {
 std::string field(Where at, std::string_view name) {
   std::string result;
   if (at.source >= 0) result = element("kv", at.source) + ".";
+  if (at.source == kCache) result = "cache.";
   if (at.part != nullptr) result += at.part;
   result += name;
   return result;

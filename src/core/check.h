@@ -16,8 +16,9 @@ __extension__ typedef __int128 Int128;  // NOLINT(modernize-use-using): __extens
 inline constexpr int64_t kMaxSpan = int64_t{1} << 58;
 
 // Names a field lazily: messages are built only for a refusal, since run() validates at every step.
+inline constexpr int32_t kCache = -2;
 struct Where {
-  int32_t source = -1;         // "kv[source]."
+  int32_t source = -1;         // "kv[source]."; kCache: "cache."
   const char* part = nullptr;  // "k.", "v."
 };
 [[nodiscard]] std::string field(Where at, std::string_view name);

@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <limits>
 
 #include "src/core/check.h"
+#include "src/core/store.h"
 #include "src/core/visibility.h"
 
 namespace headwater::check {
@@ -17,19 +17,6 @@ constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 bool gathered_slots(const Rule& rule) { return rule.kind == RuleKind::kGathered && rule.index_space == IndexSpace::kSlot; }
 
 // ---- fields -------------------------------------------------------------------------------------------------------------------
-
-Status check_enums(const Source& s, int32_t index) {
-  const Where at{index};
-  if (s.addressing.kind < AddressingKind::kRagged || s.addressing.kind > AddressingKind::kPool) {
-    return bad(at, "addressing", static_cast<int32_t>(s.addressing.kind), "no such addressing");
-  }
-  if (s.rule.kind < RuleKind::kFull || s.rule.kind > RuleKind::kGathered) {
-    return bad(at, "rule", static_cast<int32_t>(s.rule.kind), "no such rule");
-  }
-  if (static_cast<int32_t>(s.k.format) >= kNumFormats) return bad(at, "k.format", s.k.format, "no such format");
-  if (!s.shared && static_cast<int32_t>(s.v.format) >= kNumFormats) return bad(at, "v.format", s.v.format, "no such format");
-  return {};
-}
 
 Status check_rule(const Source& s, int32_t index, const ResolvedProblem& p) {
   const Where at{index};
@@ -78,11 +65,6 @@ Status check_addressing(const Source& s, int32_t index, const ResolvedProblem& p
   const Addressing& a = s.addressing;
   const bool ragged = a.kind == AddressingKind::kRagged;
   const bool read = p.requests > 0 && !gathered_slots(s.rule);
-  if (a.page_size < 1) return bad(at, "page_size", a.page_size, "must be at least 1");
-  if (a.num_pages < 0) return bad(at, "num_pages", a.num_pages, "must be at least 0");
-  if (!ragged && Int128{a.num_pages} * a.page_size > kMaxSpan) {
-    return bad(at, "num_pages", a.num_pages, "times page_size = " + text(a.page_size) + " is above 2^58 slots");
-  }
   const bool uses_indptr = ragged || a.kind == AddressingKind::kPageList;
   HEADWATER_TRY(check_array(at, "kv_indptr", a.kv_indptr, uses_indptr && read, "ragged and page-list sources read it"));
   HEADWATER_TRY(check_array(at, "block_table", a.block_table, a.kind == AddressingKind::kBlockTable && read && a.max_pages > 0,
@@ -111,123 +93,9 @@ Status check_addressing(const Source& s, int32_t index, const ResolvedProblem& p
   return check_array(at, "position_stride", s.position_stride, false, "");
 }
 
-Status check_width(Where at, const char* name, const KvTensor& t, int32_t width) {
-  if (width < 1) return bad(at, name, width, "must be at least 1");
-  if (width > kMaxWidth) {
-    return refuse(StatusCode::kUnsupported, field(at, name), text(width), "the largest supported is " + text(kMaxWidth));
-  }
-  const FormatInfo& info = format_info(t.format);
-  if (info.fixed_width != 0 && width != info.fixed_width) {
-    return bad(at, name, width, "records of " + std::string(info.name) + " have " + text(info.fixed_width) + " columns");
-  }
-  if (t.format == Format::kMxfp4RopeBf16 && width <= 64) {
-    return bad(at, name, width, "records of " + std::string(info.name) + " have more than their 64 bf16 columns");
-  }
-  return {};
-}
-
-Status check_scale(Where at, const KvTensor& t, const Source& s) {
-  const Scale& scale = t.scale;
-  const FormatInfo& info = format_info(t.format);
-  if (scale.count == 0) {
-    if (scale.data != nullptr) return bad(at, "scale.count", scale.count, "must be 1 or the number of KV heads where scale.data is given");
-    return {};
-  }
-  if (!info.takes_scale) {
-    return bad(at, "scale.count", scale.count, "records of " + std::string(info.name) + " take no scale, leave 0");
-  }
-  if (s.shared && scale.count != 1) return bad(at, "scale.count", scale.count, "shared storage takes one value");
-  if (scale.count != 1 && scale.count != s.heads) {
-    return bad(at, "scale.count", scale.count, "must be 1 or the number of KV heads, " + text(s.heads));
-  }
-  if (scale.data == nullptr) {
-    if (scale.count != 1) return bad(at, "scale.data", static_cast<const void*>(nullptr), "must be given where scale.count is above 1");
-    if (!std::isfinite(scale.value)) return bad(at, "scale.value", scale.value, "must be finite");
-    return {};
-  }
-  return check_array(at, "scale.data", scale.data, false, "");
-}
-
-// Bytes of one block scale held apart: 0 when the format has none.
-int64_t apart_scale_bytes(const formats::RecordLayout& layout) {
-  for (int i = 0; i < layout.num_segments; ++i) {
-    if (layout.segments[i].place == formats::ScalePlace::kApart) return type_bits(layout.segments[i].scale) / 8;
-  }
-  return 0;
-}
-
-Status resolve_planar(Where at, const KvTensor& t, const Source& s, const ResolvedTensor& out) {
-  const std::string name(format_info(t.format).name);
-  if (s.addressing.kind == AddressingKind::kRagged) {
-    return bad({at.source}, "addressing", std::string_view("ragged"), name + " keeps its scales at the page's end: needs paged storage");
-  }
-  if (s.heads != 1) return bad({at.source}, "heads", s.heads, name + " keeps its scales at the page's end: one KV head only");
-  if (out.row_stride != out.layout.row_bytes) {
-    return bad(at, "row_stride_bytes", out.row_stride, name + " packs its records: must be " + text(out.layout.row_bytes));
-  }
-  const int64_t page = int64_t{s.addressing.page_size} * (int64_t{out.layout.row_bytes} + out.layout.tail_bytes);
-  if (out.page_stride < page) {
-    return bad(at, "page_stride_bytes", out.page_stride, "a page of " + name + " with its scales takes " + text(page));
-  }
-  return {};
-}
-
-Status resolve_tensor(Where at, const KvTensor& t, const Source& s, ResolvedTensor* out) {
-  const Addressing& a = s.addressing;
-  const bool ragged = a.kind == AddressingKind::kRagged;
-  const FormatInfo& info = format_info(t.format);
-  HEADWATER_TRY(check_scale(at, t, s));
-  out->layout = formats::resolve(t.format, t.width);
-  out->data = static_cast<const std::byte*>(t.data);
-  out->scale = t.scale.count != 0 ? t.scale.data : nullptr;
-  out->scale_count = t.scale.count;
-  out->scale_value = t.scale.count != 0 ? t.scale.value : 1.0F;
-
-  // Elements of the float formats are read as such; records are bytes and may stand anywhere.
-  const int64_t alignment = info.is_float ? type_bits(out->layout.segments[0].element) / 8 : 1;
-  HEADWATER_TRY(check_array(at, "data", t.data, a.num_pages > 0, "the cache has rows", alignment));
-  out->row_stride = t.row_stride_bytes;
-  out->head_stride = t.head_stride_bytes;
-  out->page_stride = ragged ? 0 : t.page_stride_bytes;
-  const int64_t rows = ragged ? a.num_pages : a.page_size;
-  const int64_t dense_page = info.planar ? record_page_bytes(t.format, t.width, a.page_size) : kDense;
-  const std::array<Axis, 3> axes{{{"page_stride_bytes", ragged ? 1 : a.num_pages, &out->page_stride, dense_page},
-                                  {"row_stride_bytes", rows, &out->row_stride},
-                                  {"head_stride_bytes", s.heads, &out->head_stride}}};
-  HEADWATER_TRY(resolve_strides(at, std::span(axes).subspan(ragged ? 1 : 0), out->layout.row_bytes, alignment));
-  if (info.planar) HEADWATER_TRY(resolve_planar(at, t, s, *out));
-
-  const int64_t scale_bytes = apart_scale_bytes(out->layout);
-  if (scale_bytes == 0) {
-    if (t.scales != nullptr) return bad(at, "scales", t.scales, std::string(info.name) + " holds no scales apart, leave null");
-    return {};
-  }
-  HEADWATER_TRY(check_array(at, "scales", t.scales, a.num_pages > 0, "the format holds its block scales apart", scale_bytes));
-  out->scales = static_cast<const std::byte*>(t.scales);
-  out->scale_row_stride = t.scale_row_stride_bytes;
-  out->scale_head_stride = t.scale_head_stride_bytes;
-  out->scale_page_stride = ragged ? 0 : t.scale_page_stride_bytes;
-  out->scale_block_stride = t.scale_block_stride_bytes;
-  const std::array<Axis, 4> scale_axes{{{"scale_page_stride_bytes", ragged ? 1 : a.num_pages, &out->scale_page_stride},
-                                        {"scale_row_stride_bytes", rows, &out->scale_row_stride},
-                                        {"scale_head_stride_bytes", s.heads, &out->scale_head_stride},
-                                        {"scale_block_stride_bytes", out->layout.apart_bytes / scale_bytes, &out->scale_block_stride}}};
-  return resolve_strides(at, std::span(scale_axes).subspan(ragged ? 1 : 0), scale_bytes, scale_bytes);
-}
-
-Status resolve_heads(const Source& s, int32_t index, const ResolvedProblem& p) {
-  if (s.heads < 1) return bad({index}, "heads", s.heads, "must be at least 1");
-  if (p.heads % s.heads != 0) return bad({index}, "heads", s.heads, "must divide q.heads = " + text(p.heads));
-  return {};
-}
-
 Status resolve_tables(const Source& s, int32_t index, const ResolvedProblem& p, ResolvedSource* out) {
   const Where at{index};
   const Addressing& a = s.addressing;
-  const bool ragged = a.kind == AddressingKind::kRagged;
-  out->addressing = a.kind;
-  out->page_size = ragged ? 1 : a.page_size;
-  out->num_slots = ragged ? a.num_pages : a.num_pages * a.page_size;
   if (!gathered_slots(s.rule)) {  // physical slots need no table and have no length: what is not read is not there
     out->kv_indptr = a.kv_indptr;
     out->block_table = a.block_table;
@@ -264,48 +132,28 @@ Status resolve_tables(const Source& s, int32_t index, const ResolvedProblem& p, 
 
 Status resolve_source(const Source& s, int32_t index, ResolvedProblem* resolved) {
   ResolvedSource* out = &resolved->sources[index];
-  HEADWATER_TRY(check_enums(s, index));
-  HEADWATER_TRY(resolve_heads(s, index, *resolved));
-  HEADWATER_TRY(check_addressing(s, index, *resolved));
-  HEADWATER_TRY(check_rule(s, index, *resolved));
-  HEADWATER_TRY(check_width({index, "k."}, "width", s.k, s.k.width));
+  const Where at{index};
+  if (s.rule.kind < RuleKind::kFull || s.rule.kind > RuleKind::kGathered) {
+    return bad(at, "rule", static_cast<int32_t>(s.rule.kind), "no such rule");
+  }
+  HEADWATER_TRY(resolve_store(at, s, out));
+  if (resolved->heads % s.heads != 0) return bad(at, "heads", s.heads, "must divide q.heads = " + text(resolved->heads));
   if (s.k.width != resolved->d_qk) {
     return bad({index, "k."}, "width", s.k.width, "must equal q.width + q_tail.width = " + text(resolved->d_qk));
   }
-  const Where value_at = s.shared ? Where{index} : Where{index, "v."};
-  const char* value_name = s.shared ? "value_width" : "width";
-  if (s.shared) {
-    if (s.value_width < 1) return bad(value_at, value_name, s.value_width, "must be at least 1");
-    if (s.value_width > s.k.width) return bad(value_at, value_name, s.value_width, "must be at most k.width = " + text(s.k.width));
-  } else {
-    HEADWATER_TRY(check_width(value_at, value_name, s.v, s.v.width));
-  }
   if (s.d_v() != resolved->d_v) {
-    return bad(value_at, value_name, s.d_v(), "must equal that of kv[0], " + text(resolved->d_v));
+    const Where value_at = s.shared ? at : Where{index, "v."};
+    return bad(value_at, s.shared ? "value_width" : "width", s.d_v(), "must equal that of kv[0], " + text(resolved->d_v));
   }
-  out->shared = s.shared;
-  out->heads = s.heads;
   out->group = resolved->heads / s.heads;
-  HEADWATER_TRY(resolve_tensor({index, "k."}, s.k, s, &out->k));
-  if (s.shared) {
-    out->v = out->k;
-    out->v.layout = formats::RecordLayout{};
-  } else {
-    HEADWATER_TRY(resolve_tensor({index, "v."}, s.v, s, &out->v));
-  }
+  HEADWATER_TRY(check_addressing(s, index, *resolved));
+  HEADWATER_TRY(check_rule(s, index, *resolved));
   return resolve_tables(s, index, *resolved, out);
 }
 
 // ---- arrays, CPU ----------------------------------------------------------------------------------------------------------------
 
 namespace {
-
-Status check_scale_values(Where at, const ResolvedTensor& t) {
-  for (int32_t h = 0; t.scale != nullptr && h < t.scale_count; ++h) {
-    if (!std::isfinite(t.scale[h])) return bad(at, element("scale.data", h), t.scale[h], "must be finite");
-  }
-  return {};
-}
 
 Status check_indptr(const ResolvedProblem& p, const Source& s, int32_t index) {
   const int32_t* indptr = s.addressing.kv_indptr;
