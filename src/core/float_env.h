@@ -6,8 +6,8 @@
 
 namespace headwater {
 
-// Clears FTZ, DAZ and the rounding mode of the calling thread, and puts everything back at the end of the scope, exception flags
-// included. Costs a register read when nothing is set.
+// Clears FTZ, DAZ and the rounding mode of the calling thread, and puts the whole control word back at the end of the scope (on x86 that
+// includes the exception flags). Costs one read and one write of the control register.
 // Hazard: a compiler may move arithmetic on values that it already holds in registers across either end of the scope. Put the
 // arithmetic into a function that is not inlined and reads its operands from memory, as the public entry points do.
 class ScopedFloatEnv {

@@ -12,7 +12,7 @@
 #include "src/formats/e8m0.h"
 #include "src/formats/f16.h"
 #include "tests/formats/golden.h"
-#include "tests/formats/hostile_float_env.h"
+#include "tests/support/hostile_float_env.h"
 
 namespace headwater::formats {
 namespace {

@@ -10,7 +10,7 @@
 #include "src/core/resolved.h"
 #include "src/formats/bits.h"
 #include "tests/formats/golden.h"
-#include "tests/formats/hostile_float_env.h"
+#include "tests/support/hostile_float_env.h"
 
 namespace headwater::formats {
 namespace {
