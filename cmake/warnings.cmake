@@ -7,5 +7,7 @@ function(headwater_options target)
     PRIVATE ${headwater_SOURCE_DIR})
   target_compile_options(${target} PRIVATE
     $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-ffp-contract=off>
+    # GCC bug 105651: false -Wrestrict on "literal" + std::string, fixed in GCC 13.
+    $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>
     $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${HEADWATER_WERROR}>>:-Werror>)
 endfunction()
