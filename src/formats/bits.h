@@ -1,4 +1,4 @@
-// Float32 bits and the two conversions that all narrow IEEE-like formats share. Integers only: the same bits on host and device,
+// Float32 bits and the two conversions that all narrow IEEE-like formats share. No float arithmetic: the same bits on host and device,
 // whatever FTZ/DAZ and rounding mode say.
 #pragma once
 
@@ -16,20 +16,13 @@ HEADWATER_HD constexpr uint32_t float_bits(float x) { return __builtin_bit_cast(
 HEADWATER_HD constexpr float bits_float(uint32_t bits) { return __builtin_bit_cast(float, bits); }
 
 // Magnitude code (exponent and mantissa fields, no sign) of a narrow format -> float32 magnitude bits. No special codes.
+// A subnormal's mantissa is an integer count of the smallest step: converting it is exact, and the step is subtracted from the exponent.
 template <int kMantissa, int kBias>
 HEADWATER_HD constexpr uint32_t widen_magnitude(uint32_t code) {
-  int32_t exponent = static_cast<int32_t>(code >> kMantissa);
-  uint32_t mantissa = code & ((1U << kMantissa) - 1U);
-  if (exponent == 0) {
-    if (mantissa == 0) return 0;
-    exponent = 1;
-    while ((mantissa >> kMantissa) == 0) {
-      mantissa <<= 1;
-      --exponent;
-    }
-    mantissa &= (1U << kMantissa) - 1U;
-  }
-  return (static_cast<uint32_t>(exponent - kBias + 127) << 23) | (mantissa << (23 - kMantissa));
+  const uint32_t normal = (code << (23 - kMantissa)) + (static_cast<uint32_t>(127 - kBias) << 23);
+  const uint32_t counted = float_bits(static_cast<float>(static_cast<int32_t>(code)));
+  const uint32_t subnormal = code == 0 ? 0 : counted - (static_cast<uint32_t>(kBias - 1 + kMantissa) << 23);
+  return code < (1U << kMantissa) ? subnormal : normal;
 }
 
 // Float32 magnitude bits (finite) -> magnitude code, round to nearest even; the exponent field may run past the format's own, which the

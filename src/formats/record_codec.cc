@@ -67,7 +67,12 @@ void decode_elements(Type element, const std::byte* data, int32_t count, float* 
       for (int32_t i = 0; i < count; ++i) values[i] = static_cast<float>(static_cast<int8_t>(byte_at(data, i)));
       break;
     case Type::kE2m1:
-      for (int32_t i = 0; i < count; ++i) values[i] = kE2m1Values[(byte_at(data, i / 2) >> (4 * (i & 1))) & 15];
+      for (int32_t i = 0; i + 1 < count; i += 2) {
+        const uint8_t pair = byte_at(data, i / 2);
+        values[i] = kE2m1Values[pair & 15U];
+        values[i + 1] = kE2m1Values[pair >> 4U];
+      }
+      if (count % 2 != 0) values[count - 1] = kE2m1Values[byte_at(data, count / 2) & 15U];
       break;
     default:
       break;
