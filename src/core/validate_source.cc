@@ -89,6 +89,7 @@ Status check_addressing(const Source& s, int32_t index, const ResolvedProblem& p
     }
   }
   if (a.kind == AddressingKind::kBlockTable && a.max_pages < 0) return bad(at, "max_pages", a.max_pages, "must be at least 0");
+  if (a.max_pages > kMaxSpan) return bad(at, "max_pages", a.max_pages, "must be at most 2^58");
   HEADWATER_TRY(check_array(at, "first_position", s.first_position, false, ""));
   return check_array(at, "position_stride", s.position_stride, false, "");
 }
@@ -139,7 +140,8 @@ Status resolve_source(const Source& s, int32_t index, ResolvedProblem* resolved)
   HEADWATER_TRY(resolve_store(at, s, out));
   if (resolved->heads % s.heads != 0) return bad(at, "heads", s.heads, "must divide q.heads = " + text(resolved->heads));
   if (s.k.width != resolved->d_qk) {
-    return bad({index, "k."}, "width", s.k.width, "must equal q.width + q_tail.width = " + text(resolved->d_qk));
+    return bad({index, "k."}, "width", s.k.width,
+               (resolved->q_tail_width > 0 ? "must equal q.width + q_tail.width = " : "must equal q.width = ") + text(resolved->d_qk));
   }
   if (s.d_v() != resolved->d_v) {
     const Where value_at = s.shared ? at : Where{index, "v."};
@@ -232,7 +234,7 @@ Status check_page(const ResolvedProblem& p, const Source& source, int32_t index,
 Status check_source_values(const ResolvedProblem& p, const Source& s, int32_t index) {
   HEADWATER_TRY(check_scale_values({index, "k."}, p.sources[index].k));
   if (!s.shared) HEADWATER_TRY(check_scale_values({index, "v."}, p.sources[index].v));
-  if (gathered_slots(s.rule)) return {};  // no table, no lengths
+  if (p.requests == 0 || gathered_slots(s.rule)) return {};  // no lengths
   const bool uses_indptr = s.addressing.kind != AddressingKind::kBlockTable;
   if (uses_indptr) HEADWATER_TRY(check_indptr(p, s, index));
   for (int64_t b = 0; b < p.requests; ++b) {
