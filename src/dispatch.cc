@@ -169,11 +169,11 @@ Status attend(Backends list, const Problem& problem, const PlanOptions& options,
   const PlanOptions full = with_environment(options);
   const Result<Bounds> bounds = Bounds::of(problem);
   if (!bounds.ok()) return bounds.status();
+  if (problem.requests == 0) return {};  // nothing to plan for
   const Result<Choice> choice = choose(list, *bounds, full);
   if (!choice.ok()) return choice.status();
   const Result<Plan> plan = plan_of(*choice, *bounds, full);
   if (!plan.ok()) return plan.status();
-  if (problem.requests == 0) return {};
   OwnedBuffer schedule(*choice->entry, bounds->device);
   OwnedBuffer scratch(*choice->entry, bounds->device);
   HEADWATER_TRY(schedule.allocate("schedule_bytes", plan->schedule_bytes()));
