@@ -13,6 +13,7 @@ struct Shared {
   int64_t warp_sum[kWarps];
   int32_t fault;
   double units;
+  plan::Cut cut[kThreads];
   unsigned long long total_len[kMaxSources];
 };
 
@@ -152,7 +153,12 @@ __device__ void deal_parts(const ScheduleArgs& a, const plan::ScheduleView& view
   for (int64_t first = 0; first < a.shape.workers; first += kThreads) {
     const int64_t w = first + threadIdx.x;
     plan::WorkerPart part;
-    if (w < a.shape.workers) part = plan::measure_part(a.shape, view, w);
+    if (w < a.shape.workers) s.cut[threadIdx.x] = plan::worker_cut(a.shape, view, w);
+    __syncthreads();
+    if (w < a.shape.workers) {
+      const plan::Cut end = threadIdx.x + 1 < kThreads && w + 1 < a.shape.workers ? s.cut[threadIdx.x + 1] : plan::worker_cut(a.shape, view, w + 1);
+      part = plan::measure_part(a.shape, view, s.cut[threadIdx.x], end);
+    }
     int64_t all_items;
     int64_t all_merges;
     int64_t all_partials;
