@@ -32,6 +32,18 @@ struct KernelVerdict {
   std::string reason;  // why it refused
 };
 
+// One work item on its worker's time line, by the planner's costs; an equal share of the work is 1.0 long.
+struct TimelineItem {
+  int32_t worker = 0;
+  int64_t request = 0;
+  int32_t token_begin = 0;  // in the request
+  int32_t token_count = 0;
+  int32_t head_block = 0;
+  double begin = 0.0;
+  double end = 0.0;
+  bool cut = false;  // a fragment: its row block is merged from several
+};
+
 struct Explanation {
   std::string kernel;  // chosen; empty if all refused
   std::vector<KernelVerdict> verdicts;
@@ -40,6 +52,7 @@ struct Explanation {
   int64_t split_blocks = 0;         // row blocks that are cut and merged
   std::vector<double> worker_load;  // cost dealt to each worker, 1.0 = an equal share
   double load_bound = 0.0;          // the planner's stated bound on max(worker_load)
+  std::vector<TimelineItem> timeline;
 };
 
 [[nodiscard]] std::vector<BackendInfo> backends();

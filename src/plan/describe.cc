@@ -18,6 +18,24 @@ std::string percent(int64_t part, int64_t whole) {
   return text;
 }
 
+int64_t item_units(const PlanShape& shape, const WorkItem& item) {
+  return (item.tile_end - item.tile_begin) * tile_units(shape, item.token_count) + shape.block_cost;
+}
+
+// `unit`: equal shares in a cost unit.
+void add_timeline(const PlanShape& shape, const ScheduleView& view, double unit, std::vector<TimelineItem>* timeline) {
+  for (int32_t w = 0; w < shape.workers; ++w) {
+    int64_t at = 0;
+    for (int32_t i = view.worker_begin[w]; i < view.worker_begin[w + 1]; ++i) {
+      const WorkItem& item = view.items[i];
+      const int64_t end = at + item_units(shape, item);
+      timeline->push_back({w, item.request, item.token_begin, item.token_count, item.head_block, static_cast<double>(at) * unit,
+                           static_cast<double>(end) * unit, item.partial >= 0});
+      at = end;
+    }
+  }
+}
+
 void describe_shape(const PlanShape& shape, std::vector<std::string>* lines) {
   lines->push_back("tiles of " + std::to_string(shape.tile_entries) + " entries (a one-token tile = " + std::to_string(kUnitsPerTile) +
                    " cost units)");
@@ -38,10 +56,8 @@ void describe_shape(const PlanShape& shape, std::vector<std::string>* lines) {
 std::vector<int64_t> worker_loads(const PlanShape& shape, const ScheduleView& view) {
   std::vector<int64_t> loads(static_cast<size_t>(shape.workers), 0);
   for (int32_t w = 0; w < shape.workers; ++w) {
-    for (int32_t i = view.worker_begin[w]; i < view.worker_begin[w + 1]; ++i) {
-      const WorkItem& item = view.items[i];
-      loads[static_cast<size_t>(w)] += (item.tile_end - item.tile_begin) * tile_units(shape, item.token_count) + int64_t{shape.block_cost};
-    }
+    for (int32_t i = view.worker_begin[w]; i < view.worker_begin[w + 1]; ++i)
+      loads[static_cast<size_t>(w)] += item_units(shape, view.items[i]);
   }
   return loads;
 }
@@ -71,9 +87,12 @@ void describe(const PlanShape& shape, const ScheduleView* view, Explanation* exp
     total += load;
     most = std::max(most, load);
   }
-  const double share = static_cast<double>(total) / shape.workers;
-  for (const int64_t load : loads) explanation->worker_load.push_back(share > 0.0 ? static_cast<double>(load) / share : 0.0);
-  explanation->load_bound = share > 0.0 ? static_cast<double>(load_bound(shape, *view)) / share : 0.0;
+  if (total > 0) {
+    const double unit = shape.workers / static_cast<double>(total);
+    for (const int64_t load : loads) explanation->worker_load.push_back(static_cast<double>(load) * unit);
+    explanation->load_bound = static_cast<double>(load_bound(shape, *view)) * unit;
+    add_timeline(shape, *view, unit, &explanation->timeline);
+  }
   int64_t partials = 0;
   for (int32_t m = 0; m < view->header->num_merges; ++m) partials += view->merges[m].num_partials;
   explanation->plan.push_back(count(view->header->num_items, "item") + "; " + count(view->header->num_merges, "row block") + " cut into " +

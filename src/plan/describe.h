@@ -16,7 +16,8 @@ namespace headwater::plan {
 // start), since a position moves at most that far to reach a legal cut. U: the line of work, the starts of cut fragments left out.
 [[nodiscard]] int64_t load_bound(const PlanShape& shape, const ScheduleView& view);
 
-// Fills items, split_blocks, worker_load and load_bound, and appends the plan's lines. A null or empty schedule: the plan's lines only.
+// Fills items, split_blocks, worker_load, load_bound and timeline, and appends the plan's lines. A null or empty schedule: the plan's lines
+// only.
 void describe(const PlanShape& shape, const ScheduleView* view, Explanation* explanation);
 
 }  // namespace headwater::plan
