@@ -20,7 +20,7 @@ ALLOWED = {
     "src/cpu": {"include", "src/core", "src/formats", "src/plan", "src/cpu"},
     "src/cuda": {"include", "src/core", "src/formats", "src/plan", "src/cuda"},
     "src/io": {"include", "src/core", "src/formats", "src/io"},
-    "src": {"include", "src/core", "src/plan", "src/cpu", "src/cuda"},
+    "src": {"include", "src/core", "src/plan", "src/cpu", "src/cuda", "src"},
     "cli": {"include", "src/core", "src/formats", "src/plan", "src/io", "cli"},
 }
 # header prefix -> directories that may use it
@@ -43,7 +43,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^">]+)[">]')
 def layer(path: str) -> str | None:
     if path.startswith(("headwater/", "include/")):
         return "include"
-    best = None
+    best = None  # the longest directory of the list that holds the path
     for name in ALLOWED:
         if path.startswith(name + "/") and (best is None or len(name) > len(best)):
             best = name

@@ -13,9 +13,9 @@ int main() {
   headwater::Addressing ragged;
   ragged.kv_indptr = kv_indptr;
   ragged.num_pages = 3;
-  const headwater::Source source = headwater::Source::separate_kv({.data = k, .format = headwater::Format::kF32, .width = 2},
-                                                                  {.data = v, .format = headwater::Format::kF32, .width = 1}, 1, ragged,
-                                                                  headwater::Rule::causal());
+  const headwater::Source source =
+      headwater::Source::separate_kv({.data = k, .format = headwater::Format::kF32, .width = 2},
+                                     {.data = v, .format = headwater::Format::kF32, .width = 1}, 1, ragged, headwater::Rule::causal());
   float out[1] = {-1.0F};
   headwater::Problem problem;
   problem.q = {.data = q, .type = headwater::Type::kF32, .total = 1, .heads = 1, .width = 2};
