@@ -17,6 +17,11 @@ struct PartialView {
   float* l = nullptr;  // [rows]
 };
 
+inline PartialView view_partial(std::byte* slot, int64_t rows, int64_t d_v) {
+  auto* const floats = reinterpret_cast<float*>(slot);
+  return {floats, floats + rows * d_v, floats + rows * d_v + rows};
+}
+
 struct ItemArgs {
   const ResolvedProblem* problem = nullptr;
   const plan::PlanShape* shape = nullptr;
@@ -33,20 +38,20 @@ struct MergeArgs {
   plan::MergeItem merge;
   std::byte* partials = nullptr;  // slot 0
   int64_t partial_stride_bytes = 0;
+  int32_t row_begin = 0;  // rows of the row block to merge: workers share one merge
+  int32_t row_end = 0;
 };
+
+// Fixed order, sinks once, out and lse. The same code for every kernel: baseline flags.
+void run_merge(const MergeArgs& args);
 
 // One ISA level: everything that touches tensors.
 struct Kernel {
   const char* name;  // "panel_cpu_avx2"
   const char* isa;   // "avx2"
   const char* file;
-  bool (*supported)();  // CPUID and XCR0, or the architecture
-  size_t (*workspace_bytes)(const plan::PlanShape& shape, int32_t d_qk, int32_t d_v);
-  void (*run_item)(const ItemArgs& args);    // partial, or final out and lse
-  void (*run_merge)(const MergeArgs& args);  // fixed order, sinks once, out and lse
+  bool (*supported)();                     // CPUID and XCR0, or the architecture
+  void (*run_item)(const ItemArgs& args);  // partial, or final out and lse
 };
-
-// Best first; scalar last. Rows of kernels.inc.
-const Kernel* const* kernels(int32_t* count);
 
 }  // namespace headwater::cpu

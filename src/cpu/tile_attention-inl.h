@@ -1,0 +1,242 @@
+// A work item from queries to stored rows: passes over its tiles, each tile converted once and shared by all rows of the pass. Included by
+// one file per ISA, which defines HEADWATER_CPU_ISA. Everything is in an unnamed namespace inside that ISA's own: nothing compiled with the
+// ISA's flags can be picked by the linker for anyone else (tools/check_isa_symbols.sh).
+#pragma once
+
+#include "src/cpu/few_rows-inl.h"
+#include "src/cpu/panel-inl.h"
+
+namespace headwater::cpu::HEADWATER_CPU_ISA {
+namespace {
+
+// Lanes of the panel that begins at `panel_row` of a pass of `rows` rows.
+HWY_INLINE int PanelWidth(int rows, int panel_row) { return rows - panel_row > 8 ? 16 : 8; }
+
+// One query row, decoded and scaled, in workspace.row.
+void LoadQuery(const PassContext& context, int row, float factor) {
+  const ResolvedProblem& problem = *context.pass.args->problem;
+  const QueryRow query = query_row(*context.pass.args, context.pass.row_begin + row);
+  float* const to = context.workspace->row;
+  ConvertQuery(problem.q_type, query.head, problem.q_width, query.scale, factor, to);
+  if (problem.q_tail_width > 0) ConvertQuery(problem.q_type, query.tail, problem.q_tail_width, query.scale, factor, to + problem.q_width);
+}
+
+void Fill(float* to, int64_t count, float value) {
+  for (int64_t i = 0; i < count; ++i) to[i] = value;
+}
+
+void BeginPanels(const PassContext& context, int rows, float factor) {
+  const ResolvedProblem& problem = *context.pass.args->problem;
+  Workspace& w = *context.workspace;
+  const int padded = (rows + 15) / 16 * 16;
+  Fill(w.q, int64_t{padded} * problem.d_qk, 0.0F);
+  Fill(w.o, int64_t{padded} * problem.d_v, 0.0F);
+  for (int row = 0; row < rows; ++row) {
+    LoadQuery(context, row, factor);
+    const int panel_row = row / 16 * 16;
+    const int width = PanelWidth(rows, panel_row);
+    float* const panel = w.q + int64_t{panel_row} * problem.d_qk + row - panel_row;
+    for (int c = 0; c < problem.d_qk; ++c) panel[c * width] = w.row[c];
+  }
+}
+
+void EndPanels(const PassContext& context, int rows) {
+  const ResolvedProblem& problem = *context.pass.args->problem;
+  Workspace& w = *context.workspace;
+  for (int row = 0; row < rows; ++row) {
+    const int panel_row = row / 16 * 16;
+    const int width = PanelWidth(rows, panel_row);
+    const float* const panel = w.o + int64_t{panel_row} * problem.d_v + row - panel_row;
+    for (int c = 0; c < problem.d_v; ++c) w.row[c] = panel[c * width];
+    store_row(*context.pass.args, context.pass.row_begin + row, w.row, w.m[row], w.l[row]);
+  }
+}
+
+void BeginGroups(const PassContext& context, int rows, float factor) {
+  const ResolvedProblem& problem = *context.pass.args->problem;
+  Workspace& w = *context.workspace;
+  const int64_t q_floats = scratch_row_floats(problem.d_qk);
+  const int padded = (rows + kGroupRows - 1) / kGroupRows * kGroupRows;
+  Fill(w.q, padded * q_floats, 0.0F);
+  Fill(w.o, int64_t{padded} * scratch_row_floats(problem.d_v), 0.0F);
+  for (int row = 0; row < rows; ++row) {
+    LoadQuery(context, row, factor);
+    for (int c = 0; c < problem.d_qk; ++c) w.q[row * q_floats + c] = w.row[c];
+  }
+}
+
+void EndGroups(const PassContext& context, int rows) {
+  const ResolvedProblem& problem = *context.pass.args->problem;
+  Workspace& w = *context.workspace;
+  const int64_t row_floats = scratch_row_floats(problem.d_v);
+  for (int row = 0; row < rows; ++row) store_row(*context.pass.args, context.pass.row_begin + row, w.o + row * row_floats, w.m[row], w.l[row]);
+}
+
+// Converts the tile's values (and keys) into scratch.
+void ConvertValues(const PassContext& context, TileScratch* scratch) {
+  const Tile& tile = *scratch->tile;
+  const ResolvedProblem& problem = *context.pass.args->problem;
+  Workspace& w = *context.workspace;
+  float* const to = tile.shared ? w.k : w.v;
+  scratch->v_row_floats = scratch_row_floats(tile.shared ? problem.d_qk : problem.d_v);
+  ConvertRecords(tile.shared ? tile.k : tile.v, 0, tile.count, to, scratch->v_row_floats);
+  scratch->v = to;
+}
+
+void ConvertKeys(const PassContext& context, TileScratch* scratch) {
+  scratch->k_row_floats = scratch_row_floats(context.pass.args->problem->d_qk);
+  ConvertRecords(scratch->tile->k, 0, scratch->tile->count, context.workspace->k, scratch->k_row_floats);
+  scratch->k = context.workspace->k;
+}
+
+void PanelsTile(const PassContext& context, const Tile& tile, int rows) {
+  TileScratch scratch;
+  scratch.tile = &tile;
+  ConvertKeys(context, &scratch);
+  if (tile.shared) {
+    scratch.v = scratch.k;
+    scratch.v_row_floats = scratch.k_row_floats;
+  } else {
+    ConvertValues(context, &scratch);
+  }
+  for (int row = 0; row < rows; row += 16) {
+    if (PanelWidth(rows, row) == 16) {
+      PanelTile<16>(context, &scratch, row);
+    } else {
+      PanelTile<8>(context, &scratch, row);
+    }
+  }
+}
+
+// Rows that the few-row form reads as they are stored: their type; or float32 scratch.
+struct GroupRows {
+  Type type = Type::kF32;
+  const std::byte* const* row = nullptr;
+};
+
+bool ReadableAsStored(const formats::RecordLayout& layout) {
+  const Type element = layout.segments[0].element;
+  return layout.num_segments == 1 && layout.width % kLanes == 0 &&
+         (element == Type::kBf16 || element == Type::kF16 || element == Type::kF32);
+}
+
+void PointAtScratch(const float* rows, int row_floats, int count, const std::byte** pointers) {
+  for (int t = 0; t < count; ++t) pointers[t] = reinterpret_cast<const std::byte*>(rows + int64_t{t} * row_floats);
+}
+
+template <int kRows>
+void DispatchScores(const GroupRows& k, const float* q, int row_floats, int begin, int count, int d_qk, float* s) {
+  if (k.type == Type::kBf16) return GroupScores<Type::kBf16, kRows>(q, row_floats, k.row + begin, count, d_qk, s);
+  if (k.type == Type::kF16) return GroupScores<Type::kF16, kRows>(q, row_floats, k.row + begin, count, d_qk, s);
+  GroupScores<Type::kF32, kRows>(q, row_floats, k.row + begin, count, d_qk, s);
+}
+
+template <int kRows>
+void DispatchValues(const GroupRows& v, int begin, int count, int d_v, const float* p, float* o, int row_floats) {
+  if (v.type == Type::kBf16) return GroupValues<Type::kBf16, kRows>(v.row + begin, count, d_v, p, o, row_floats);
+  if (v.type == Type::kF16) return GroupValues<Type::kF16, kRows>(v.row + begin, count, d_v, p, o, row_floats);
+  GroupValues<Type::kF32, kRows>(v.row + begin, count, d_v, p, o, row_floats);
+}
+
+// kRows rows from `row` on, of a group padded to 4, against the tile.
+template <int kRows>
+void GroupTile(const PassContext& context, TileScratch* scratch, const GroupRows& k, const GroupRows& v, int row) {
+  const ResolvedProblem& problem = *context.pass.args->problem;
+  Workspace& w = *context.workspace;
+  LaneRanges<kGroupRows> ranges;
+  FindLaneRanges(context.pass, *scratch->tile, context.pass.row_begin + row, &ranges);
+  if (ranges.begin >= ranges.end) return;
+  const int count = ranges.end - ranges.begin;
+  const int q_floats = scratch_row_floats(problem.d_qk);
+  const int o_floats = scratch_row_floats(problem.d_v);
+  float* const o = w.o + int64_t{row} * o_floats;
+  DispatchScores<kRows>(k, w.q + int64_t{row} * q_floats, q_floats, ranges.begin, count, problem.d_qk, w.s);
+  alignas(64) float alpha[kGroupRows];
+  const SoftmaxResult result = Softmax<kGroupRows>(context.softcap, ranges, count, w.s, w.m + row, w.l + row, alpha);
+  if (result.grew) {
+    const DF d;
+    for (int r = 0; r < kRows; ++r) {
+      float* const at = o + r * o_floats;
+      for (int c = 0; c < problem.d_v; c += kLanes) hn::Store(hn::Mul(hn::Load(d, at + c), hn::Set(d, alpha[r])), d, at + c);
+    }
+  }
+  if (result.unseen) {
+    if (scratch->v == nullptr) ConvertValues(context, scratch);
+    if (HasNonfiniteValues(scratch, problem.d_v)) {
+      return ExactGroupValues<kRows>(*scratch, ranges.begin, count, problem.d_v, w.s, o, o_floats);
+    }
+  }
+  DispatchValues<kRows>(v, ranges.begin, count, problem.d_v, w.s, o, o_floats);
+}
+
+void GroupsTile(const PassContext& context, const Tile& tile, int rows) {
+  Workspace& w = *context.workspace;
+  TileScratch scratch;
+  scratch.tile = &tile;
+  GroupRows k;
+  GroupRows v;
+  if (ReadableAsStored(*tile.k.layout)) {
+    k = {tile.k.layout->segments[0].element, tile.k.row};
+  } else {
+    ConvertKeys(context, &scratch);
+    PointAtScratch(scratch.k, scratch.k_row_floats, tile.count, w.k_rows);
+    k = {Type::kF32, w.k_rows};
+    if (tile.shared) {
+      scratch.v = scratch.k;
+      scratch.v_row_floats = scratch.k_row_floats;
+    }
+  }
+  if (tile.shared) {
+    v = k;
+  } else if (ReadableAsStored(*tile.v.layout)) {
+    v = {tile.v.layout->segments[0].element, tile.v.row};
+  } else {
+    ConvertValues(context, &scratch);
+    PointAtScratch(scratch.v, scratch.v_row_floats, tile.count, w.v_rows);
+    v = {Type::kF32, w.v_rows};
+  }
+  for (int row = 0; row < rows; row += kGroupRows) {
+    const int n = rows - row;
+    if (n >= 3) {
+      GroupTile<4>(context, &scratch, k, v, row);
+    } else if (n == 2) {
+      GroupTile<2>(context, &scratch, k, v, row);
+    } else {
+      GroupTile<1>(context, &scratch, k, v, row);
+    }
+  }
+}
+
+void RunPass(const ItemArgs& args, int row_begin) {
+  const ResolvedProblem& problem = *args.problem;
+  Workspace w;
+  carve_workspace(*args.shape, problem.d_qk, problem.d_v, args.workspace, &w);
+  PassContext context;
+  context.pass = make_pass(args, row_begin);
+  context.workspace = &w;
+  context.softcap = problem.softcap;
+  const int rows = context.pass.row_end - row_begin;
+  const bool few = item_rows(args) <= kFewRows;
+  const float factor = static_cast<float>(double{problem.sm_scale} * (problem.softcap == 0.0F ? 1.4426950408889634 : 1.0));
+  Fill(w.m, rows + 15, -__builtin_inff());
+  Fill(w.l, rows + 15, 0.0F);
+  few ? BeginGroups(context, rows, factor) : BeginPanels(context, rows, factor);
+  walk_begin(context.pass, &w.walk);
+  int current = 0;
+  bool more = walk_next(&w.walk, &w.tiles[0]);
+  while (more) {
+    const Tile& tile = w.tiles[current];
+    current ^= 1;
+    more = walk_next(&w.walk, &w.tiles[current]);
+    few ? GroupsTile(context, tile, rows) : PanelsTile(context, tile, rows);
+  }
+  few ? EndGroups(context, rows) : EndPanels(context, rows);
+}
+
+void RunItem(const ItemArgs& args) {
+  const int rows = item_rows(args);
+  for (int row = 0; row < rows; row += kMaxPassRows) RunPass(args, row);
+}
+
+}  // namespace
+}  // namespace headwater::cpu::HEADWATER_CPU_ISA
