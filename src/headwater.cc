@@ -3,12 +3,8 @@
 
 #include <array>
 
-#include "src/dispatch.h"
-
-#if __has_include("src/cpu/backend.h")
 #include "src/cpu/backend.h"
-#define HEADWATER_HAS_CPU
-#endif
+#include "src/dispatch.h"
 #ifdef HEADWATER_HAS_CUDA
 #include "src/cuda/backend.h"
 #endif
@@ -18,11 +14,7 @@ namespace {
 
 dispatch::Backends all_backends() {
   static const std::array<dispatch::Backend, 2> kBackends{{
-#ifdef HEADWATER_HAS_CPU
       {"cpu", DeviceKind::kCpu, &cpu::cpu_backend(), ""},
-#else
-      {"cpu", DeviceKind::kCpu, nullptr, "not built"},
-#endif
 #ifdef HEADWATER_HAS_CUDA
       {"cuda", DeviceKind::kCuda, &cuda::cuda_backend(), ""},
 #elif defined(HEADWATER_CUDA_OFF)

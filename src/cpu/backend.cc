@@ -42,7 +42,8 @@ Status check_buffer(const char* name, Buffer buffer, size_t need) {
   if (need == 0) return {};
   if (buffer.data == nullptr) return check::refuse(StatusCode::kBuffer, name, "null", "needs " + std::to_string(need) + " bytes");
   if (!check::aligned(buffer.data, kBufferAlignment)) {
-    return check::refuse(StatusCode::kBuffer, name, check::text(buffer.data), "must be aligned to " + std::to_string(kBufferAlignment) + " bytes");
+    return check::refuse(StatusCode::kBuffer, name, check::text(buffer.data),
+                         "must be aligned to " + std::to_string(kBufferAlignment) + " bytes");
   }
   if (buffer.bytes < need) {
     return check::refuse(StatusCode::kBuffer, std::string(name) + ".bytes", std::to_string(buffer.bytes),
@@ -157,8 +158,16 @@ class CpuPlan final : public PlanImpl {
 
  private:
   void execute(const ResolvedProblem& problem, const plan::ScheduleView& view, std::byte* scratch) const {
-    Run run{&problem, &shape_, &view, kernel_, scratch, static_cast<int64_t>(partial_bytes_), scratch + partials_bytes_,
-            static_cast<int64_t>(workspace_bytes_), 0, 1};
+    Run run{&problem,
+            &shape_,
+            &view,
+            kernel_,
+            scratch,
+            static_cast<int64_t>(partial_bytes_),
+            scratch + partials_bytes_,
+            static_cast<int64_t>(workspace_bytes_),
+            0,
+            1};
     // Workers without items are not woken: little work stays on one thread.
     int32_t last = shape_.workers;
     while (run.first_worker < last && view.worker_begin[run.first_worker + 1] == view.worker_begin[run.first_worker]) ++run.first_worker;

@@ -46,7 +46,8 @@ Status check_rule(int32_t index, const SourceBounds& planned, const ResolvedSour
 
 Status check_source(int32_t index, const SourceBounds& planned, const ResolvedSource& source) {
   const auto name = [&](const char* f) { return field({index}, f); };
-  HEADWATER_TRY(same(name("shared"), std::string_view(source.shared ? "true" : "false"), std::string_view(planned.shared ? "true" : "false")));
+  HEADWATER_TRY(
+      same(name("shared"), std::string_view(source.shared ? "true" : "false"), std::string_view(planned.shared ? "true" : "false")));
   HEADWATER_TRY(same(field({index, "k."}, "format"), source.k.layout.format, planned.k_format));
   if (!source.shared) HEADWATER_TRY(same(field({index, "v."}, "format"), source.v.layout.format, planned.v_format));
   HEADWATER_TRY(same(name("heads"), source.heads, planned.heads));

@@ -68,7 +68,7 @@ struct Workspace {
   float* s = nullptr;  // [tile_entries][16] scores, then probabilities, of one panel
   float* m = nullptr;  // [kMaxPassRows + 16]
   float* l = nullptr;
-  float* row = nullptr;  // [scratch_row_floats(kMaxWidth)] one row on its way in or out
+  float* row = nullptr;                // [scratch_row_floats(kMaxWidth)] one row on its way in or out
   const std::byte** k_rows = nullptr;  // [tile_entries] few-row form: rows of the converted tile
   const std::byte** v_rows = nullptr;
   TileWalk walk;

@@ -1,6 +1,6 @@
 #define HEADWATER_CPU_ISA scalar
-#include "src/cpu/tile_attention-inl.h"
 #include "src/cpu/select.h"
+#include "src/cpu/tile_attention-inl.h"
 
 static_assert(HWY_STATIC_TARGET == HWY_SCALAR, "cmake/isa_flags.cmake gives this file the flags of another target");
 

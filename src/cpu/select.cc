@@ -31,8 +31,8 @@ struct Features {
 };
 
 Features read_features() {
-  constexpr uint64_t kYmm = 0x6;     // XCR0: XMM and YMM state
-  constexpr uint64_t kZmm = 0xe6;    // and opmask, ZMM0-15, ZMM16-31
+  constexpr uint64_t kYmm = 0x6;   // XCR0: XMM and YMM state
+  constexpr uint64_t kZmm = 0xe6;  // and opmask, ZMM0-15, ZMM16-31
   Features features;
   unsigned eax = 0;
   unsigned ebx = 0;
@@ -40,8 +40,8 @@ Features read_features() {
   unsigned edx = 0;
   if (__get_cpuid(1, &eax, &ebx, &ecx, &edx) == 0) return features;
   const bool osxsave = (ecx & bit_OSXSAVE) != 0;
-  const bool base = (ecx & bit_FMA) != 0 && (ecx & bit_F16C) != 0 && (ecx & bit_AVX) != 0 && (ecx & bit_PCLMUL) != 0 &&
-                    (ecx & bit_AES) != 0;
+  const bool base =
+      (ecx & bit_FMA) != 0 && (ecx & bit_F16C) != 0 && (ecx & bit_AVX) != 0 && (ecx & bit_PCLMUL) != 0 && (ecx & bit_AES) != 0;
   if (!osxsave || !base) return features;
   unsigned low = 0;
   unsigned high = 0;

@@ -1,5 +1,5 @@
-// Scores [count][kWidth] of one group of rows -> probabilities, and the running state of the rows. Rows stand in lanes, so that maximum, sum
-// and masks are vertical. Compiled per ISA.
+// Scores [count][kWidth] of one group of rows -> probabilities, and the running state of the rows. Rows stand in lanes, so that maximum,
+// sum and masks are vertical. Compiled per ISA.
 #pragma once
 
 #include "src/cpu/exp2-inl.h"
@@ -102,8 +102,8 @@ struct SoftmaxResult {
   bool unseen = false;  // some real row does not see some entry
 };
 
-// Soft cap and masks in place; returns the maximum and, in *low, the minimum of each lane. A NaN score may be missed by both: it reaches the
-// sum through exp2.
+// Soft cap and masks in place; returns the maximum and, in *low, the minimum of each lane. A NaN score may be missed by both: it reaches
+// the sum through exp2.
 template <int kWidth>
 HWY_INLINE hn::Vec<typename LaneGroup<kWidth>::D> PrepareScores(float softcap, const LaneRanges<kWidth>& ranges, int count, int vector,
                                                                 float* s, hn::Vec<typename LaneGroup<kWidth>::D>* low) {

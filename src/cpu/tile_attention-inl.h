@@ -69,7 +69,8 @@ void EndGroups(const PassContext& context, int rows) {
   const ResolvedProblem& problem = *context.pass.args->problem;
   Workspace& w = *context.workspace;
   const int64_t row_floats = scratch_row_floats(problem.d_v);
-  for (int row = 0; row < rows; ++row) store_row(*context.pass.args, context.pass.row_begin + row, w.o + row * row_floats, w.m[row], w.l[row]);
+  for (int row = 0; row < rows; ++row)
+    store_row(*context.pass.args, context.pass.row_begin + row, w.o + row * row_floats, w.m[row], w.l[row]);
 }
 
 // Converts the tile's values (and keys) into scratch.

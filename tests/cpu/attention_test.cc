@@ -1,4 +1,5 @@
-// Every ISA of this machine against the oracle, over the sizes where tiles, panels and microkernels change, all formats, addressings and rules.
+// Every ISA of this machine against the oracle, over the sizes where tiles, panels and microkernels change, all formats, addressings and
+// rules.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -76,7 +77,9 @@ TEST_P(CpuAttention, Formats) {
   for (const FormatInfo& info : all_formats()) {
     for (const int32_t heads : {1, 4, 16}) {
       for (const int32_t free_width : {40, 96, 576}) {
-        const int32_t width = info.fixed_width != 0 ? info.fixed_width : info.format == Format::kMxfp4RopeBf16 ? free_width + 64 : free_width;
+        const int32_t width = info.fixed_width != 0                   ? info.fixed_width
+                              : info.format == Format::kMxfp4RopeBf16 ? free_width + 64
+                                                                      : free_width;
         if (width > kMaxWidth || (info.fixed_width != 0 && free_width != 40)) continue;
         for (const bool shared : {true, false}) {
           ProblemCase c;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <random>
@@ -134,7 +136,9 @@ KvTensor OwnedProblem::make_tensor(const SourceCase& c, Format format, int32_t w
   t.width = width;
   const int64_t row = record_row_bytes(format, width);
   const FormatInfo& info = format_info(format);
-  const int64_t odd = info.planar ? 0 : c.odd_bytes;
+  // The least that validation allows: whole elements.
+  const int64_t unit = format == Format::kF32 ? 4 : format == Format::kF16 || format == Format::kBf16 || format == Format::kQ8_0 ? 2 : 1;
+  const int64_t odd = info.planar ? 0 : c.odd_bytes * unit;
   t.head_stride_bytes = odd > 0 ? row + odd : kDense;
   t.row_stride_bytes = odd > 0 ? (row + odd) * c.heads + odd : kDense;
   t.page_stride_bytes = odd > 0 ? t.row_stride_bytes * page_size + odd : kDense;
@@ -168,7 +172,10 @@ void OwnedProblem::write_rows(const Source& source, const SourceCase& c, const s
   rows.type = Type::kF32;
   rows.count = static_cast<int64_t>(count);
   const Status status = append(source, rows, slots.data());
-  if (!status.ok()) std::abort();
+  if (!status.ok()) {
+    std::fprintf(stderr, "append: %s\n", status.message().c_str());
+    std::abort();
+  }
 }
 
 Source OwnedProblem::make_source(const SourceCase& c, uint32_t seed) {

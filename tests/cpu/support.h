@@ -22,9 +22,9 @@ struct SourceCase {
   int32_t topk = 40;
   bool slots_64 = false;
   IndexSpace index_space = IndexSpace::kSlot;
-  int32_t odd_bytes = 0;          // every record starts at an odd address
-  std::vector<int32_t> lens;      // [requests]
-  float k_scale = 1.0F;           // formats that take one; per head when heads > 1
+  int32_t odd_bytes = 0;      // every record starts at an odd address
+  std::vector<int32_t> lens;  // [requests]
+  float k_scale = 1.0F;       // formats that take one; per head when heads > 1
   float v_scale = 1.0F;
 };
 
