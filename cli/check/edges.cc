@@ -1,0 +1,84 @@
+// What is visible to whom, and from it: keys on edges that dominate, and values that are not finite.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "cli/check/problem.h"
+#include "src/reference/attention.h"
+
+namespace headwater::conformance {
+namespace {
+
+using namespace choice;
+
+struct Row {
+  size_t request;
+  int64_t row;
+  int64_t t;
+};
+
+std::vector<Row> live_rows(const Draft& d) {
+  std::vector<Row> rows;
+  for (size_t b = 0; b < d.q_lens.size(); ++b) {
+    for (int64_t i = 0; i < d.q_lens[b]; ++i) rows.push_back({b, d.made->qo_indptr[b] + i, d.context[b] - d.q_lens[b] + i});
+  }
+  return rows;
+}
+
+// Places of a row's visible entries where implementations lose or invent keys: first, last, on both sides of page and tile edges.
+std::vector<int64_t> edge_places(const Source& source, int64_t count) {
+  std::vector<int64_t> places = {0, count - 1, 0, count - 1, count - 2, 1};
+  for (const int64_t step : {int64_t{source.addressing.page_size}, int64_t{16}, int64_t{32}, int64_t{48}, int64_t{64}, int64_t{128}}) {
+    for (int64_t at = step; step > 1 && at < count; at += step) {
+      places.push_back(at - 1);
+      places.push_back(at);
+    }
+  }
+  places.erase(std::remove_if(places.begin(), places.end(), [count](int64_t p) { return p < 0 || p >= count; }), places.end());
+  return places;
+}
+
+float bad_value(Random* random, bool infinite_only) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  if (!infinite_only && random->one_in(2)) return std::numeric_limits<float>::quiet_NaN();
+  return random->one_in(2) ? kInf : -kInf;
+}
+
+}  // namespace
+
+void draft_edges(Draft* d) {
+  const Spec& spec = d->spec();
+  Random& random = d->random;
+  const std::vector<Row> rows = live_rows(*d);
+  for (int32_t s = 0; s < spec.num_sources(); ++s) {
+    const Source& source = d->made->sources[static_cast<size_t>(s)];
+    Draft::Entries& e = d->entries[static_cast<size_t>(s)];
+    const Addressing& a = source.addressing;
+    const auto slots = static_cast<size_t>(a.num_pages * (a.kind == AddressingKind::kRagged ? 1 : a.page_size));
+    e.visible.assign(slots, false);
+    e.loud.assign(slots, false);
+    std::vector<std::vector<int64_t>> seen;
+    for (const Row& row : rows) {
+      seen.push_back(reference::visible_slots(source, static_cast<int64_t>(row.request), row.row, row.t));
+      for (const int64_t slot : seen.back()) e.visible[static_cast<size_t>(slot)] = true;
+      if (seen.back().empty()) seen.pop_back();
+    }
+    if (seen.empty()) continue;
+    for (int64_t i = 0; spec.at(kBoundary) == 1 && i < 3; ++i) {
+      const auto& list = random.pick(seen);
+      const std::vector<int64_t> places = edge_places(source, static_cast<int64_t>(list.size()));
+      e.loud[static_cast<size_t>(list[static_cast<size_t>(random.pick(places))])] = true;
+      d->made->boundary_placed = true;
+    }
+    const int32_t bad = spec.at(kNonFinite);
+    for (int64_t i = 0; (bad == kKNan || bad == kKInf || bad == kVNonFinite) && i < 2; ++i) {
+      const auto& list = random.pick(seen);
+      const int64_t place = random.one_in(2) ? random.pick(edge_places(source, static_cast<int64_t>(list.size())))
+                                             : random.integer(0, static_cast<int64_t>(list.size()) - 1);
+      const float value = bad == kKNan ? std::numeric_limits<float>::quiet_NaN() : bad_value(&random, bad == kKInf);
+      e.faults.push_back({list[static_cast<size_t>(place)], bad == kVNonFinite, value});
+    }
+  }
+}
+
+}  // namespace headwater::conformance
