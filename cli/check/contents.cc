@@ -296,11 +296,12 @@ void draft_queries(Draft* d, bool lean) {
   for (int64_t row = 0; row < d->made->live_rows(); ++row) {
     for (int32_t h = 0; h < d->heads; ++h) {
       for (size_t i = 0; i < q.size(); ++i) q[i] = random.normal() * (lean ? 0.5F : 1.0F) + (lean ? d->direction[i] : 0.0F);
-      if (row == bad_row && h == bad_head) q[static_cast<size_t>(random.integer(0, d->d_qk - 1))] = random.one_in(2) ? kNan : random.one_in(2) ? kInf : -kInf;
+      if (row == bad_row && h == bad_head)
+        q[static_cast<size_t>(random.integer(0, d->d_qk - 1))] = random.one_in(2) ? kNan : random.one_in(2) ? kInf : -kInf;
       int32_t column = 0;
       for (const QueryPart& part : parts) {
-        formats::encode_row(formats::resolve(kFormats[kind], part.width), q.data() + column, query_scale(*d, row, h), BlockScaleRule::kRoundUp,
-                            part.data + row * part.row_stride + h * part.head_stride, nullptr, 0);
+        formats::encode_row(formats::resolve(kFormats[kind], part.width), q.data() + column, query_scale(*d, row, h),
+                            BlockScaleRule::kRoundUp, part.data + row * part.row_stride + h * part.head_stride, nullptr, 0);
         column += part.width;
       }
     }
@@ -462,8 +463,9 @@ std::unique_ptr<Case> build_case(const Spec& spec, uint64_t seed, int64_t index)
 }
 
 std::string Case::describe() const {
-  std::string text = "requests=" + std::to_string(problem.requests) + " rows=" + std::to_string(live_rows()) + " heads=" +
-                     std::to_string(problem.q.heads) + " d_qk=" + std::to_string(problem.d_qk()) + " d_v=" + std::to_string(problem.d_v());
+  std::string text = "requests=" + std::to_string(problem.requests) + " rows=" + std::to_string(live_rows()) +
+                     " heads=" + std::to_string(problem.q.heads) + " d_qk=" + std::to_string(problem.d_qk()) +
+                     " d_v=" + std::to_string(problem.d_v());
   const auto add = [&](Group g, int32_t s) {
     if (g == kDQk || g == kDV || g == kHeads || g == kBatch) return;
     text += " " + feature_name(feature_id(g, spec.at(g, s)));

@@ -13,9 +13,9 @@ namespace headwater::conformance {
 // What is known of a case after it ran.
 struct Facts {
   std::string isa;
-  bool is_long = false;      // a row saw more than three tiles
-  bool boundary = false;     // a key on an edge dominated
-  bool refused = false;      // the library had no kernel for it
+  bool is_long = false;   // a row saw more than three tiles
+  bool boundary = false;  // a key on an edge dominated
+  bool refused = false;   // the library had no kernel for it
 };
 
 class Coverage {

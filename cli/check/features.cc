@@ -63,10 +63,12 @@ std::array<GroupInfo, kNumGroups> make_groups() {
   g[kPath] = {"path", {{"attend", 2}, {"plan", 3}, {"loose_plan", 2}}};
   g[kKFormat] = {"k", format_choices(false)};
   g[kVFormat] = {"v", format_choices(true)};
-  g[kAddressing] = {"addressing", {{"ragged", 6}, {"block_table", 6}, {"pages_lens", 3}, {"pages_last", 3}, {"pages_both", 2}, {"pool", 2}}};
+  g[kAddressing] = {"addressing",
+                    {{"ragged", 6}, {"block_table", 6}, {"pages_lens", 3}, {"pages_last", 3}, {"pages_both", 2}, {"pool", 2}}};
   g[kPageSize] = {"page_size", {{"1", 4}, {"2", 2}, {"odd", 4}, {"16", 4}, {"64", 4}, {"256", 1}}};
-  g[kRule] = {"rule",
-              {{"full", 4}, {"causal", 6}, {"window", 6}, {"window_all", 2}, {"compressed", 4}, {"slot32", 3}, {"slot64", 2}, {"position", 3}}};
+  g[kRule] = {
+      "rule",
+      {{"full", 4}, {"causal", 6}, {"window", 6}, {"window_all", 2}, {"compressed", 4}, {"slot32", 3}, {"slot64", 2}, {"position", 3}}};
   g[kKvLayout] = {"layout", {{"dense", 5}, {"padded", 3}, {"head_first", 2}, {"odd", 2}, {"expanded", 1}, {"interleaved", 3}}};
   g[kRatio] = {"ratio", ratio_choices()};
   g[kKScale] = {"k_scale", {{"none", 2}, {"constant", 2}, {"one", 2}, {"per_head", 3}}};
@@ -150,14 +152,14 @@ std::vector<Exclusion> make_exclusions() {
       {formats_where(kVFormat, planar), only(kKvLayout, kHeadFirst, kExpanded)},
       {formats_where(kKFormat, no_infinity), only(kNonFinite, kKInf)},
       {only(kVFormat, kShared), only(kKvLayout, kInterleaved)},
-      {only(kAddressing, kPool), except(kRule, kSlot32, kSlot64)},
+      {only(kAddressing, kSlotPool), except(kRule, kSlot32, kSlot64)},
       {only(kAddressing, kRagged), except(kPageSize, kPage1)},
       {gathered, except(kPositions, kPlain)},
       {except(kList, kPlainList), except(kRule, kSlot32, kSlot64, kPosition)},
       {only(kRule, kSlot32, kSlot64), only(kLens, kSomeEmpty, kAllEmpty, kShort)},  // no lengths there
       {only(kLens, kSomeEmpty), only(kBatch, kOneRequest)},
       {only(kLens, kShort), only(kQLens, kDecode)},
-      {only(kSharing, kSharedPages), only(kAddressing, kRagged, kPool)},
+      {only(kSharing, kSharedPages), only(kAddressing, kRagged, kSlotPool)},
       {only(kSharing, kSharedPages), only(kBatch, kNoRequests, kOneRequest)},
       {only(kSharing, kSharedPages), only(kLens, kAllEmpty)},
       {only(kRatio, 12, 13), only(kHeads, 1, 2)},  // 64 and 128 heads are enough
@@ -201,7 +203,8 @@ bool consistent(const Spec& spec) {
     const int32_t v = spec.at(kVFormat, s);
     if (v == kShared && spec.at(kDV) > spec.at(kDQk)) return false;
     const int32_t kv_heads = heads / kRatios[static_cast<size_t>(spec.at(kRatio, s))];
-    const bool planar = all_formats()[static_cast<size_t>(spec.at(kKFormat, s))].planar || (v != kShared && all_formats()[static_cast<size_t>(v - 1)].planar);
+    const bool planar = all_formats()[static_cast<size_t>(spec.at(kKFormat, s))].planar ||
+                        (v != kShared && all_formats()[static_cast<size_t>(v - 1)].planar);
     if (planar && kv_heads != 1) return false;
     if (spec.at(kKvLayout, s) == kHeadFirst && kv_heads == 1) return false;
     if (kv_heads == 1 && (spec.at(kKScale, s) == kHeadScale || spec.at(kVScale, s) == kHeadScale)) return false;
@@ -228,7 +231,8 @@ const std::vector<Feature>& features() {
   static const std::vector<Feature> all = [] {
     std::vector<Feature> list;
     for (int32_t g = 0; g < kNumGroups; ++g) {
-      for (size_t c = 0; c < groups()[static_cast<size_t>(g)].choices.size(); ++c) list.push_back({static_cast<Group>(g), static_cast<int32_t>(c)});
+      for (size_t c = 0; c < groups()[static_cast<size_t>(g)].choices.size(); ++c)
+        list.push_back({static_cast<Group>(g), static_cast<int32_t>(c)});
     }
     return list;
   }();
@@ -311,7 +315,6 @@ SpecStream::SpecStream(uint64_t seed) : seed_(seed), pending_(legal_pairs()), me
 bool SpecStream::try_fill(const std::vector<int32_t>& wanted, Random* random, Spec* spec) const {
   std::array<std::bitset<kMaxFeatures>, kMaxCaseSources> forbidden;  // features that one chosen for this source (or the case) excludes
   *spec = Spec{};
-  std::array<int8_t, kNumGroups> shared_set{};
   std::array<std::array<bool, kNumGroups>, kMaxCaseSources> set{};
   const auto choose = [&](Group g, int32_t c, int32_t s) {
     const auto id = static_cast<size_t>(feature_id(g, c));
@@ -334,7 +337,8 @@ bool SpecStream::try_fill(const std::vector<int32_t>& wanted, Random* random, Sp
     std::vector<int32_t> weights(choices.size());
     for (size_t c = 0; c < choices.size(); ++c) {
       bool allowed = true;
-      for (int32_t i = from; i < to; ++i) allowed = allowed && !forbidden[static_cast<size_t>(i)].test(static_cast<size_t>(feature_id(g, static_cast<int32_t>(c))));
+      for (int32_t i = from; i < to; ++i)
+        allowed = allowed && !forbidden[static_cast<size_t>(i)].test(static_cast<size_t>(feature_id(g, static_cast<int32_t>(c))));
       weights[c] = allowed ? choices[c].weight : 0;
     }
     int64_t at = random->integer(0, std::accumulate(weights.begin(), weights.end(), int64_t{0}) - 1);
@@ -379,7 +383,8 @@ Spec SpecStream::next() {
   for (;;) {
     std::array<int32_t, 2> pair{};
     if (wanted.empty()) {
-      while (!pending_.empty() && met_[static_cast<size_t>(pending_.back()[0])].test(static_cast<size_t>(pending_.back()[1]))) pending_.pop_back();
+      while (!pending_.empty() && met_[static_cast<size_t>(pending_.back()[0])].test(static_cast<size_t>(pending_.back()[1])))
+        pending_.pop_back();
       if (!pending_.empty()) {
         pair = pending_.back();
         wanted = {pair[0], pair[1]};

@@ -14,9 +14,45 @@ namespace headwater::conformance {
 
 // Groups of a case, then groups of each of its sources.
 enum Group : int32_t {
-  kQType, kQScale, kQTail, kDQk, kDV, kOutType, kLse, kSinks, kSinkValue, kSoftcap, kSmScale, kSources, kHeads, kContext, kQLens,
-  kBatch, kPadRows, kQLayout, kOutLayout, kBoundary, kScores, kNonFinite, kInvariant, kWorkers, kPool, kPath,
-  kKFormat, kVFormat, kAddressing, kPageSize, kRule, kKvLayout, kRatio, kKScale, kVScale, kPositions, kLens, kList, kScaleLayout,
+  kQType,
+  kQScale,
+  kQTail,
+  kDQk,
+  kDV,
+  kOutType,
+  kLse,
+  kSinks,
+  kSinkValue,
+  kSoftcap,
+  kSmScale,
+  kSources,
+  kHeads,
+  kContext,
+  kQLens,
+  kBatch,
+  kPadRows,
+  kQLayout,
+  kOutLayout,
+  kBoundary,
+  kScores,
+  kNonFinite,
+  kInvariant,
+  kWorkers,
+  kPool,
+  kPath,
+  kKFormat,
+  kVFormat,
+  kAddressing,
+  kPageSize,
+  kRule,
+  kKvLayout,
+  kRatio,
+  kKScale,
+  kVScale,
+  kPositions,
+  kLens,
+  kList,
+  kScaleLayout,
   kSharing,
   kNumGroups
 };
@@ -26,31 +62,31 @@ inline constexpr int32_t kMaxCaseSources = 4;
 // Choices, in the order of the table in features.cc. Groups not named here are read by index: kDQk and kDV (width classes),
 // kRatio (kRatios), kWorkers (index + 1), kKFormat (headwater::Format), kSources (index + 1), kHeads (index + 1).
 namespace choice {
-enum QType : int32_t { kQBf16, kQF16, kQF32, kQE4m3 };
-enum QScale : int32_t { kNoQScale, kHostQScale, kOneQScale, kRowQScale };
-enum OutType : int32_t { kOutBf16, kOutF16, kOutF32 };
-enum Lse : int32_t { kNoLse, kTokensHeads, kHeadsTokens, kRequestHeadsQ };
-enum Sinks : int32_t { kNoSinks, kHeadSinks, kRequestSinks };
-enum SinkValue : int32_t { kUsualSink, kNegInfSink, kPosInfSink, kNanSink };
-enum SmScale : int32_t { kUsualScale, kZeroScale, kNegativeScale };
-enum Context : int32_t { kGiven, kDerived, kAbsent };
-enum QLens : int32_t { kDecode, kFew, kMany, kSomeNone };
-enum Batch : int32_t { kNoRequests, kOneRequest, kFewRequests, kManyRequests };
-enum Layout : int32_t { kDenseLayout, kPadded, kHeadFirst, kOdd, kExpanded, kInterleaved };
-enum Scores : int32_t { kUsualScores, kHugePositive, kHugeNegative };
-enum NonFinite : int32_t { kFinite, kKNan, kKInf, kVNonFinite, kQNonFinite };
-enum Pool : int32_t { kSequential, kThreads, kOpenMp };
-enum Path : int32_t { kAttend, kPlan, kLoosePlan };
-enum VFormat : int32_t { kShared };  // then headwater::Format + 1
-enum Addressing : int32_t { kRagged, kBlockTable, kPagesLens, kPagesLast, kPagesBoth, kPool };
-enum PageSize : int32_t { kPage1, kPage2, kPageOdd, kPage16, kPage64, kPage256 };
-enum Rule : int32_t { kFull, kCausal, kWindow, kWindowAll, kCompressed, kSlot32, kSlot64, kPosition };
-enum Scale : int32_t { kNoScale, kHostScale, kOneScale, kHeadScale };
-enum Positions : int32_t { kPlain, kFirst, kStride, kFirstAndStride };
-enum Lens : int32_t { kUsual, kSomeEmpty, kAllEmpty, kShort, kLong };
-enum List : int32_t { kPlainList, kHoles, kDuplicates, kOutOfRange, kTopkLens };
-enum ScaleLayout : int32_t { kDenseScales, kPaddedScales, kColumnMajor };
-enum Sharing : int32_t { kOwnPages, kSharedPages };
+enum : int32_t { kQBf16, kQF16, kQF32, kQE4m3 };
+enum : int32_t { kNoQScale, kHostQScale, kOneQScale, kRowQScale };
+enum : int32_t { kOutBf16, kOutF16, kOutF32 };
+enum : int32_t { kNoLse, kTokensHeads, kHeadsTokens, kRequestHeadsQ };
+enum : int32_t { kNoSinks, kHeadSinks, kRequestSinks };
+enum : int32_t { kUsualSink, kNegInfSink, kPosInfSink, kNanSink };
+enum : int32_t { kUsualScale, kZeroScale, kNegativeScale };
+enum : int32_t { kGiven, kDerived, kAbsent };
+enum : int32_t { kDecode, kFew, kMany, kSomeNone };
+enum : int32_t { kNoRequests, kOneRequest, kFewRequests, kManyRequests };
+enum : int32_t { kDenseLayout, kPadded, kHeadFirst, kOdd, kExpanded, kInterleaved };
+enum : int32_t { kUsualScores, kHugePositive, kHugeNegative };
+enum : int32_t { kFinite, kKNan, kKInf, kVNonFinite, kQNonFinite };
+enum : int32_t { kSequential, kThreads, kOpenMp };
+enum : int32_t { kAttend, kPlan, kLoosePlan };
+enum : int32_t { kShared };  // then headwater::Format + 1
+enum : int32_t { kRagged, kBlockTable, kPagesLens, kPagesLast, kPagesBoth, kSlotPool };
+enum : int32_t { kPage1, kPage2, kPageOdd, kPage16, kPage64, kPage256 };
+enum : int32_t { kFull, kCausal, kWindow, kWindowAll, kCompressed, kSlot32, kSlot64, kPosition };
+enum : int32_t { kNoScale, kHostScale, kOneScale, kHeadScale };
+enum : int32_t { kPlain, kFirst, kStride, kFirstAndStride };
+enum : int32_t { kUsual, kSomeEmpty, kAllEmpty, kShort, kLong };
+enum : int32_t { kPlainList, kHoles, kDuplicates, kOutOfRange, kTopkLens };
+enum : int32_t { kDenseScales, kPaddedScales, kColumnMajor };
+enum : int32_t { kOwnPages, kSharedPages };
 }  // namespace choice
 
 inline constexpr std::array<int32_t, 14> kRatios = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 32, 64, 128};
@@ -84,8 +120,8 @@ inline constexpr int32_t kMaxFeatures = 320;
 [[nodiscard]] const std::vector<std::array<int32_t, 2>>& legal_pairs();
 
 struct Spec {
-  std::array<int8_t, kNumGroups> shared{};                                      // case groups
-  std::array<std::array<int8_t, kNumGroups>, kMaxCaseSources> source{};         // source groups
+  std::array<int8_t, kNumGroups> shared{};                               // case groups
+  std::array<std::array<int8_t, kNumGroups>, kMaxCaseSources> source{};  // source groups
   [[nodiscard]] int32_t num_sources() const { return shared[kSources] + 1; }
   [[nodiscard]] int32_t at(Group group, int32_t s = 0) const {
     const auto g = static_cast<size_t>(group);

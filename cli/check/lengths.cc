@@ -46,7 +46,7 @@ void draft_entries(Draft* d, int32_t s) {
   Random& random = d->random;
   Draft::Entries& e = d->entries[static_cast<size_t>(s)];
   const int32_t lens = spec.at(kLens, s);
-  const bool pool = spec.at(kAddressing, s) == kPool;
+  const bool pool = spec.at(kAddressing, s) == kSlotPool;
   const int64_t rows = std::max<int64_t>(d->made->live_rows(), 1);
   const int64_t requests = pool ? 1 : d->requests;
   const double sources = spec.num_sources();
@@ -96,7 +96,8 @@ void fit_source(Draft* d, int32_t s, size_t b, int64_t t) {
     return;
   }
   const int64_t wanted = target / e.stride[b] + 1;
-  if (e.kv_len[b] > 0 && wanted >= 1 && wanted < e.kv_len[b] && d->spec().at(kLens, s) != kLong && d->random.one_in(2)) e.kv_len[b] = wanted;
+  if (e.kv_len[b] > 0 && wanted >= 1 && wanted < e.kv_len[b] && d->spec().at(kLens, s) != kLong && d->random.one_in(2))
+    e.kv_len[b] = wanted;
 }
 
 // The context length of request b: an edge of one source that reads it, give or take a little; the others follow where they can.
@@ -134,9 +135,15 @@ void draft_rule(Draft* d, int32_t s) {
   Rule& rule = d->made->sources[static_cast<size_t>(s)].rule;
   const bool is_long = d->spec().at(kLens, s) == kLong;
   switch (d->spec().at(kRule, s)) {
-    case kFull: rule = Rule::full(); break;
-    case kCausal: rule = Rule::causal(); break;
-    case kWindowAll: rule = Rule::window(-1); break;
+    case kFull:
+      rule = Rule::full();
+      break;
+    case kCausal:
+      rule = Rule::causal();
+      break;
+    case kWindowAll:
+      rule = Rule::window(-1);
+      break;
     case kWindow: {
       static const std::vector<int32_t> kCommon = {0, 1, 3, 7, 15, 31, 63, 127};
       rule = Rule::window(is_long && !random.one_in(4) ? static_cast<int32_t>(3 * kTile + random.integer(0, 60))

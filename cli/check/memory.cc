@@ -62,7 +62,8 @@ std::string Guarded::damage() const {
 std::vector<std::byte> Guarded::written() const {
   std::vector<std::byte> result;
   for (const auto& [offset, bytes] : allowed_) {
-    result.insert(result.end(), block_.begin() + static_cast<std::ptrdiff_t>(offset), block_.begin() + static_cast<std::ptrdiff_t>(offset + bytes));
+    result.insert(result.end(), block_.begin() + static_cast<std::ptrdiff_t>(offset),
+                  block_.begin() + static_cast<std::ptrdiff_t>(offset + bytes));
   }
   return result;
 }

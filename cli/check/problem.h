@@ -25,7 +25,7 @@ struct Case {
   Guarded out;
   Guarded lse;
   std::vector<int32_t> qo_indptr;
-  Status status;                  // why the problem could not be laid out: a fault of the generator or of validate
+  Status status;                 // why the problem could not be laid out: a fault of the generator or of validate
   bool boundary_placed = false;  // a key on an edge dominates some row
 
   Case() = default;

@@ -35,7 +35,8 @@ class Random {
   }
   template <class T>
   void shuffle(std::vector<T>* items) {
-    for (size_t i = items->size(); i > 1; --i) std::swap((*items)[i - 1], (*items)[static_cast<size_t>(integer(0, static_cast<int64_t>(i) - 1))]);
+    for (size_t i = items->size(); i > 1; --i)
+      std::swap((*items)[i - 1], (*items)[static_cast<size_t>(integer(0, static_cast<int64_t>(i) - 1))]);
   }
 
  private:

@@ -133,7 +133,8 @@ Bits request_bits(const Case& made, int64_t b) {
   const auto take = [](const std::byte* at, size_t bytes, std::vector<std::byte>* into) { into->insert(into->end(), at, at + bytes); };
   for (int64_t row = p.qo_indptr[b]; row < p.qo_indptr[b + 1]; ++row) {
     for (int32_t h = 0; h < p.heads; ++h) {
-      take(p.out + row * p.out_row_stride + h * p.out_head_stride, static_cast<size_t>(p.d_v) * static_cast<size_t>(type_bits(p.out_type) / 8), &bits.out);
+      take(p.out + row * p.out_row_stride + h * p.out_head_stride,
+           static_cast<size_t>(p.d_v) * static_cast<size_t>(type_bits(p.out_type) / 8), &bits.out);
       if (p.lse) take(reinterpret_cast<const std::byte*>(p.lse + lse_offset(p, b, row - p.qo_indptr[b], row, h)), sizeof(float), &bits.lse);
     }
   }
@@ -156,11 +157,13 @@ std::string check_invariance(Case* made, const PlanOptions& options, const Bits&
   outcome = run_guarded(made, alone.problem, static_cast<int32_t>(random.integer(0, 2)), other, 0xc3, &again);
   if (!outcome.status.ok()) return "request " + std::to_string(b) + " alone: " + outcome.status.message();
   if (!outcome.fault.empty()) return "request " + std::to_string(b) + " alone: " + outcome.fault;
-  if (!(request_bits(*made, b) == by_request[static_cast<size_t>(b)])) return "other bits for request " + std::to_string(b) + " alone, in batch_invariant mode";
+  if (!(request_bits(*made, b) == by_request[static_cast<size_t>(b)]))
+    return "other bits for request " + std::to_string(b) + " alone, in batch_invariant mode";
   for (int64_t other_b = 0; other_b < made->problem.requests; ++other_b) {
     const Bits untouched = request_bits(*made, other_b);
     const auto is_fill = [](std::byte x) { return x == std::byte{0xc3}; };
-    if (other_b != b && !(std::all_of(untouched.out.begin(), untouched.out.end(), is_fill) && std::all_of(untouched.lse.begin(), untouched.lse.end(), is_fill))) {
+    if (other_b != b && !(std::all_of(untouched.out.begin(), untouched.out.end(), is_fill) &&
+                          std::all_of(untouched.lse.begin(), untouched.lse.end(), is_fill))) {
       return "request " + std::to_string(b) + " alone wrote rows of request " + std::to_string(other_b);
     }
   }
@@ -358,7 +361,8 @@ Report run_cases(const CheckOptions& options, const std::function<void(int64_t d
   std::sort(report.failures.begin(), report.failures.end(), [](const CaseResult& a, const CaseResult& b) { return a.index < b.index; });
   if (report.failures.size() > kMaxFailures) report.failures.resize(kMaxFailures);
   report.shortfalls = report.coverage.shortfalls(options.isa.empty() && options.kernel.empty() ? report.isas : std::vector<std::string>{});
-  for (const auto& [a, b] : stream.unreachable()) report.shortfalls.push_back("no case could hold " + feature_name(a) + " with " + feature_name(b));
+  for (const auto& [a, b] : stream.unreachable())
+    report.shortfalls.push_back("no case could hold " + feature_name(a) + " with " + feature_name(b));
   report.enforced = options.only_case < 0 && options.cases >= kEnforcedFrom;
   return report;
 }

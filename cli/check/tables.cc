@@ -19,18 +19,25 @@ int32_t garbage(Random* random) {
 
 int32_t draw_page_size(Random* random, int32_t choice) {
   switch (choice) {
-    case kPage1: return 1;
-    case kPage2: return 2;
-    case kPageOdd: return static_cast<int32_t>(random->integer(1, 30) * 2 + 1);
-    case kPage16: return 16;
-    case kPage64: return 64;
-    default: return 256;
+    case kPage1:
+      return 1;
+    case kPage2:
+      return 2;
+    case kPageOdd:
+      return static_cast<int32_t>(random->integer(1, 30) * 2 + 1);
+    case kPage16:
+      return 16;
+    case kPage64:
+      return 64;
+    default:
+      return 256;
   }
 }
 
 void draft_ragged(Draft* d, const Draft::Entries& e, Addressing* a) {
   Random& random = d->random;
-  std::vector<int32_t> indptr = {static_cast<int32_t>(random.one_in(4) ? random.integer(1, 3) : 0)};  // rows before the first request are legal
+  std::vector<int32_t> indptr = {
+      static_cast<int32_t>(random.one_in(4) ? random.integer(1, 3) : 0)};  // rows before the first request are legal
   for (const int64_t length : e.kv_len) indptr.push_back(static_cast<int32_t>(indptr.back() + length));
   a->kind = AddressingKind::kRagged;
   a->num_pages = indptr.back() + random.integer(0, 3);
@@ -71,7 +78,8 @@ void draft_block_table(Draft* d, const std::vector<std::vector<int32_t>>& pages,
   const int64_t stride = a->max_pages + (random.one_in(3) ? random.integer(1, 4) : 0);
   std::vector<int32_t> table(pages.size() * static_cast<size_t>(stride));
   for (auto& entry : table) entry = garbage(&random);
-  for (size_t b = 0; b < pages.size(); ++b) std::copy(pages[b].begin(), pages[b].end(), table.begin() + static_cast<std::ptrdiff_t>(b) * stride);
+  for (size_t b = 0; b < pages.size(); ++b)
+    std::copy(pages[b].begin(), pages[b].end(), table.begin() + static_cast<std::ptrdiff_t>(b) * stride);
   a->block_table = d->made->arena.copy(table);
   a->block_table_stride = stride == a->max_pages && random.one_in(2) ? kDense : stride;
 }
@@ -103,7 +111,7 @@ void draft_addressing(Draft* d, int32_t s) {
   const int32_t kind = spec.at(kAddressing, s);
   if (kind == kRagged) return draft_ragged(d, e, &a);
   a.page_size = draw_page_size(&d->random, spec.at(kPageSize, s));
-  if (kind == kPool) {
+  if (kind == kSlotPool) {
     a.kind = AddressingKind::kPool;
     const int64_t slots = e.kv_len.empty() ? 3 : e.kv_len[0];
     a.num_pages = (slots + a.page_size - 1) / a.page_size + d->random.integer(0, 1);
@@ -141,7 +149,8 @@ int64_t wild_index(Draft* d, const Source& source, size_t request, const Draft::
   int64_t limit = a.num_pages * (a.kind == AddressingKind::kRagged ? 1 : a.page_size);
   if (source.rule.index_space == IndexSpace::kPosition) limit = e.kv_len[request];
   const std::vector<int64_t> wild = {limit, limit + 1, limit + 64, kMax32, kMax32 - 1};
-  if (source.rule.index_type == Type::kI64 && d->random.one_in(2)) return d->random.one_in(2) ? int64_t{1} << 40 : std::numeric_limits<int64_t>::max();
+  if (source.rule.index_type == Type::kI64 && d->random.one_in(2))
+    return d->random.one_in(2) ? int64_t{1} << 40 : std::numeric_limits<int64_t>::max();
   return d->random.pick(wild);
 }
 
@@ -183,7 +192,9 @@ void draft_lists(Draft* d, int32_t s) {
     for (int32_t row = d->made->qo_indptr[b]; row < d->made->qo_indptr[b + 1]; ++row) {
       int64_t live = rule.topk;
       if (spec.at(kList, s) == kTopkLens) {
-        live = random.one_in(8) ? -random.integer(0, 3) : random.one_in(6) ? rule.topk + random.integer(1, 1000) : random.integer(0, rule.topk);
+        live = random.one_in(8)   ? -random.integer(0, 3)
+               : random.one_in(6) ? rule.topk + random.integer(1, 1000)
+                                  : random.integer(0, rule.topk);
         lens.push_back(static_cast<int32_t>(live));
       }
       const auto list = draw_list(d, s, b, rule.topk, live);

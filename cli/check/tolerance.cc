@@ -65,7 +65,8 @@ std::string compare_lse(double got, double want, double score_term, double* wors
   const double error = std::fabs(got - want);
   if (std::isfinite(got)) *worst = std::max(*worst, error / allowed);
   if (error <= allowed) return {};
-  return "lse is " + number(got) + " (" + kind(got) + "), the oracle's is " + number(want) + ": off by " + number(error) + " of " + number(allowed) + " allowed";
+  return "lse is " + number(got) + " (" + kind(got) + "), the oracle's is " + number(want) + ": off by " + number(error) + " of " +
+         number(allowed) + " allowed";
 }
 
 }  // namespace
@@ -114,7 +115,8 @@ Judgement judge(const Problem& problem, const Reference& reference, bool rounds_
         }
         if (!empty) verdict.worst = std::max(verdict.worst, error / (2.0 * allowed + step));
         if (fault.empty() && p.lse) {
-          fault = compare_lse(p.lse[lse_offset(p, b, row - p.qo_indptr[b], row, h)], reference.lse[at], reference.score_term[at], &verdict.worst);
+          fault = compare_lse(p.lse[lse_offset(p, b, row - p.qo_indptr[b], row, h)], reference.lse[at], reference.score_term[at],
+                              &verdict.worst);
         }
         if (!fault.empty()) {
           verdict.fault = place(b, row, h) + ": " + fault;

@@ -21,8 +21,8 @@ struct Reference {
 [[nodiscard]] Reference run_reference(const Problem& problem);
 
 struct Judgement {
-  std::string fault;      // empty: the same answer
-  double worst = 0.0;     // largest error over its allowance
+  std::string fault;   // empty: the same answer
+  double worst = 0.0;  // largest error over its allowance
 };
 // Compares problem.out and problem.lse, host memory. `rounds_p`: the kernel keeps P in 16 bit.
 [[nodiscard]] Judgement judge(const Problem& problem, const Reference& reference, bool rounds_p = false);
