@@ -32,6 +32,7 @@ HEADWATER_HD EntryRange visible_range(RuleKind rule, int32_t window_left, int32_
       // first + j * stride >= t - window_left  <=>  j >= ceil((t - window_left - first) / stride)
       const int64_t low = floor_div(t - window_left - first_position + position_stride - 1, position_stride);
       begin = low > begin ? low : begin;
+      begin = begin > kv_len ? kv_len : begin;  // all entries lie behind the window
     }
   } else if (rule == RuleKind::kCompressed) {
     // first + j * stride + 1 <= floor((t + 1) / ratio)
