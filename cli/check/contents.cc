@@ -351,7 +351,7 @@ void draft_out(Draft* d) {
     misalign = layout == kOdd ? pad : 0;
   } else if (layout == kHeadFirst) {
     row = width;
-    head = d->total_q * row;
+    head = std::max<int64_t>(d->total_q, 1) * row;
   }
   const int64_t bytes = d->total_q == 0 ? 0 : (d->total_q - 1) * row + (d->heads - 1) * head + width;
   made->out = Guarded(static_cast<size_t>(bytes), static_cast<size_t>(misalign));
@@ -378,7 +378,7 @@ void draft_lse(Draft* d) {
   int64_t floats = d->total_q * token;
   if (form == kHeadsTokens) {
     token = 1;
-    head = d->total_q + (d->random.one_in(2) ? 0 : 2);
+    head = std::max<int64_t>(d->total_q, 1) + (d->random.one_in(2) ? 0 : 2);
     floats = d->heads * head;
   } else if (form == kRequestHeadsQ) {
     token = 1;

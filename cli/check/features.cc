@@ -54,7 +54,7 @@ std::array<GroupInfo, kNumGroups> make_groups() {
   g[kPadRows] = {"pad_rows", {{"no", 3}, {"yes", 2}}};
   g[kQLayout] = {"q_layout", {{"dense", 4}, {"padded", 2}, {"head_first", 2}, {"odd", 2}, {"expanded", 1}}};
   g[kOutLayout] = {"out_layout", {{"dense", 4}, {"padded", 2}, {"head_first", 2}, {"odd", 2}}};
-  g[kBoundary] = {"boundary", {{"no", 2}, {"yes", 3}}};
+  g[kBoundary] = {"boundary", {{"no", 2}, {"yes", 5}}};
   g[kScores] = {"scores", {{"usual", 14}, {"1e5", 1}, {"-1e5", 1}}};
   g[kNonFinite] = {"values", {{"finite", 14}, {"k_nan", 1}, {"k_inf", 1}, {"v_nonfinite", 1}, {"q_nonfinite", 1}}};
   g[kInvariant] = {"invariant", {{"off", 2}, {"on", 1}}};
@@ -162,7 +162,18 @@ std::vector<Exclusion> make_exclusions() {
       {only(kSharing, kSharedPages), only(kAddressing, kRagged, kSlotPool)},
       {only(kSharing, kSharedPages), only(kBatch, kNoRequests, kOneRequest)},
       {only(kSharing, kSharedPages), only(kLens, kAllEmpty)},
-      {only(kRatio, 12, 13), only(kHeads, 1, 2)},  // 64 and 128 heads are enough
+      {only(kRatio, 12, 13), only(kHeads, 1, 2)},       // 64 and 128 heads are enough
+      {only(kRatio, 13), only(kKvLayout, kHeadFirst)},  // one KV head from here on
+      {only(kRatio, 13), only(kKScale, kHeadScale)},
+      {only(kRatio, 13), only(kVScale, kHeadScale)},
+      {formats_where(kKFormat, planar), only(kHeads, 1, 2)},
+      {formats_where(kVFormat, planar), only(kHeads, 1, 2)},
+      {formats_where(kKFormat, planar), only(kVScale, kHeadScale)},
+      {formats_where(kVFormat, planar), only(kKScale, kHeadScale)},
+      {only(kNonFinite, kKInf), except(kScaleLayout, kDenseScales)},  // infinity lives in formats without scales
+      {except(kPositions, kPlain), except(kList, kPlainList)},        // gathered lists know no positions
+      {except(kPositions, kPlain), only(kAddressing, kSlotPool)},
+      {only(kLens, kSomeEmpty, kAllEmpty, kShort), only(kAddressing, kSlotPool)},
   };
   exclude_widths(kKFormat, kDQk, &list);
   exclude_widths(kVFormat, kDV, &list);

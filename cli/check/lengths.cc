@@ -26,7 +26,10 @@ void draft_queries(Draft* d) {
   const int32_t batch = spec.at(kBatch);
   d->requests = batch == kNoRequests ? 0 : batch == kOneRequest ? 1 : batch == kFewRequests ? random.integer(2, 4) : random.integer(5, 14);
   // A case with a long source or wide rows has fewer rows, so that all stay about as slow.
-  const int64_t many = std::clamp<int64_t>(static_cast<int64_t>(kScoreBudget / 40 / static_cast<double>(entry_work(*d))), 6, 40);
+  bool is_long = false;
+  for (int32_t s = 0; s < spec.num_sources(); ++s) is_long = is_long || spec.at(kLens, s) == kLong;
+  const double entries = is_long ? 4.0 * kTile : 40.0;
+  const int64_t many = std::clamp<int64_t>(static_cast<int64_t>(kScoreBudget / entries / static_cast<double>(entry_work(*d))), 4, 40);
   for (int64_t b = 0; b < d->requests; ++b) {
     int64_t length = 1;
     if (spec.at(kQLens) == kFew) length = random.integer(b == 0 ? 2 : 1, 4);
@@ -65,11 +68,15 @@ void draft_entries(Draft* d, int32_t s) {
   if (lens == kShort) {
     for (size_t b = 0; b < e.kv_len.size(); ++b) e.kv_len[b] = random.integer(0, std::max(d->q_lens[b] - 1, 1));
   }
-  if (lens == kLong) {  // one long among short ones, where queries are
+  if (lens == kLong) {  // one long among short ones, at a request with few rows where rows are dear
+    const bool dear = entry_work(*d) > 8000;
     size_t at = any;
-    for (size_t b = 0; !pool && b < e.kv_len.size(); ++b) at = d->q_lens[b] > d->q_lens[at] || d->q_lens[at] == 0 ? b : at;
-    for (auto& length : e.kv_len) length = std::min<int64_t>(length, 20);
-    e.kv_len[at] = random.integer(3 * kTile + 2, random.one_in(4) ? 520 : 4 * kTile);
+    for (size_t b = 0; !pool && b < e.kv_len.size(); ++b) {
+      const bool better = dear ? d->q_lens[b] < d->q_lens[at] : d->q_lens[b] > d->q_lens[at];
+      at = d->q_lens[b] > 0 && (better || d->q_lens[at] == 0) ? b : at;
+    }
+    for (auto& length : e.kv_len) length = std::min<int64_t>(length, 12);
+    e.kv_len[at] = 3 * kTile + random.integer(2, dear ? 20 : random.one_in(4) ? 330 : 80);
   }
 }
 

@@ -188,6 +188,7 @@ void draft_lists(Draft* d, int32_t s) {
   std::vector<int64_t> lists(static_cast<size_t>(d->total_q * stride));
   std::vector<int32_t> lens;
   for (auto& index : lists) index = random.one_in(2) ? kMax32 - 7 : -5;
+  const int64_t long_row = random.integer(0, std::max<int64_t>(d->made->live_rows(), 1) - 1);
   for (size_t b = 0; b < d->q_lens.size(); ++b) {
     for (int32_t row = d->made->qo_indptr[b]; row < d->made->qo_indptr[b + 1]; ++row) {
       int64_t live = rule.topk;
@@ -197,7 +198,9 @@ void draft_lists(Draft* d, int32_t s) {
                                   : random.integer(0, rule.topk);
         lens.push_back(static_cast<int32_t>(live));
       }
-      const auto list = draw_list(d, s, b, rule.topk, live);
+      auto list = draw_list(d, s, b, rule.topk, live);
+      // One row sees a long list, the others the start of theirs.
+      if (spec.at(kLens, s) == kLong && row != long_row) std::fill(list.begin() + std::min<int64_t>(rule.topk, 20), list.end(), -1);
       std::copy(list.begin(), list.end(), lists.begin() + row * stride);
     }
   }

@@ -140,6 +140,30 @@ bool position_visible(const Rule& rule, int64_t position, int64_t t) {
   return false;
 }
 
+// Sum of q_d k_d and of its magnitudes, in eight running sums each: one would wait for every addition.
+struct InnerProduct {
+  double sum;
+  double magnitude;
+};
+InnerProduct inner_product(const std::vector<double>& q, const std::vector<float>& k) {
+  constexpr size_t kSums = 8;
+  double sums[kSums] = {};
+  double magnitudes[kSums] = {};
+  size_t d = 0;
+  for (; d + kSums <= k.size(); d += kSums) {
+    for (size_t i = 0; i < kSums; ++i) {
+      const double product = q[d + i] * double{k[d + i]};
+      sums[i] += product;
+      magnitudes[i] += std::fabs(product);
+    }
+  }
+  for (; d < k.size(); ++d) {
+    sums[0] += q[d] * double{k[d]};
+    magnitudes[0] += std::fabs(q[d] * double{k[d]});
+  }
+  return {std::accumulate(sums, sums + kSums, 0.0), std::accumulate(magnitudes, magnitudes + kSums, 0.0)};
+}
+
 // What all rows of one token share while its visible entries are collected.
 struct TokenRows {
   std::vector<std::vector<double>> q;  // [heads of the block][d_qk]
@@ -157,13 +181,7 @@ void see_entry(const Problem& p, const Source& source, int64_t slot, int32_t fir
   const std::vector<float>& value = source.shared ? k : v;
   rows->values.insert(rows->values.end(), value.begin(), value.begin() + source.d_v());
   for (size_t h = 0; h < rows->q.size(); ++h) {
-    double dot = 0.0;
-    double magnitude = 0.0;
-    for (size_t d = 0; d < k.size(); ++d) {
-      const double product = rows->q[h][d] * double{k[d]};
-      dot += product;
-      magnitude += std::fabs(product);
-    }
+    const auto [dot, magnitude] = inner_product(rows->q[h], k);
     double z = double{p.sm_scale} * dot;
     if (p.logits_soft_cap > 0.0F) z = p.logits_soft_cap * std::tanh(z / p.logits_soft_cap);
     rows->z[h].push_back(z);
