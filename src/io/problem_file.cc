@@ -65,4 +65,16 @@ Result<OwnedProblem> ProblemFile::load(size_t index) const {
   return load_problem(file_, name(index));
 }
 
+Result<std::vector<size_t>> choose_problems(const ProblemFile& file, int64_t layer) {
+  std::vector<size_t> chosen;
+  for (size_t i = 0; i < file.size(); ++i) {
+    if (layer < 0 || (!file.layers().empty() && file.layers()[i] == layer)) chosen.push_back(i);
+  }
+  if (!chosen.empty()) return chosen;
+  std::string have;
+  for (const int64_t n : file.layers()) have += (have.empty() ? "" : ", ") + std::to_string(n);
+  return invalid(file.file_name() + ": layers." + std::to_string(layer) + ": " +
+                 (have.empty() ? "the file is one problem without layers" : "the file has layers " + have));
+}
+
 }  // namespace headwater::io

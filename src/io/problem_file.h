@@ -65,6 +65,9 @@ class ProblemFile {
   Notes notes_;
 };
 
+// Indices of all problems, or of layers.`layer` when it is not negative.
+[[nodiscard]] Result<std::vector<size_t>> choose_problems(const ProblemFile& file, int64_t layer);
+
 // Writes problems: dense copies of what each one points to on the host (any strides). Names are "layers.N", or empty for a
 // single one. Outputs are not written.
 struct ProblemToSave {
