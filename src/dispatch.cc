@@ -96,8 +96,9 @@ class OwnedBuffer {
   [[nodiscard]] Status allocate(const char* what, size_t bytes) {
     buffer_.bytes = bytes;
     if (bytes == 0) return {};
-    buffer_.data =
-        entry_.allocate != nullptr ? entry_.allocate(device_, bytes) : ::operator new (bytes, std::align_val_t{kAlignment}, std::nothrow);
+    if (bytes <= static_cast<size_t>(check::kMaxSpan))
+      buffer_.data =
+          entry_.allocate != nullptr ? entry_.allocate(device_, bytes) : ::operator new (bytes, std::align_val_t{kAlignment}, std::nothrow);
     if (buffer_.data != nullptr) return {};
     return {StatusCode::kBuffer, std::string(what) + " = " + std::to_string(bytes) + ": out of memory"};
   }

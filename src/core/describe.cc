@@ -123,7 +123,7 @@ std::string describe(const Problem& problem, const ResolvedProblem& p) {
     words += '\n';
     words += source_words(p, source, i);
     if (p.device.kind == DeviceKind::kCpu && p.requests > 1) words += " (longest " + short_count(count_entries(p, s).longest) + ")";
-    words += ", " + text(s.group) + " query heads to a KV head";
+    words += ", " + plural(s.group, "query head") + " to a KV head";
     if (s.k.scale_count > 0) words += s.k.scale_count > 1 ? ", k_scale by head" : ", k_scale";
     if (!s.shared && s.v.scale_count > 0) words += s.v.scale_count > 1 ? ", v_scale by head" : ", v_scale";
     if (s.first_position != nullptr) words += ", first_position given";
