@@ -34,7 +34,7 @@ enum class Format : uint8_t {
   kE4m3,           // k_scale / v_scale: per tensor or per KV head
   kE5m2,           // the same
   kInt8,           // int8, one float32 scale per token and head, held apart
-  kQ8_0,           // blocks of 32 int8 behind one fp16 scale, in the row (GGUF's q8_0)
+  kQ8_0,           // GGUF's q8_0: blocks of 32 int8 behind one fp16 scale, in the row. NOLINT(readability-identifier-naming)
   kFp8Ds656,       // DeepSeek-V3.2: 512 e4m3, 4 float32 scales, 64 bf16 in 656 bytes (width 576)
   kFp8Ds584,       // DeepSeek-V4: 448 e4m3, 64 bf16; 7 e8m0 scales planar at the page's end (width 512)
   kMxfp4,          // OCP MXFP4: e2m1 x 32 per e8m0 scale, scales held apart
