@@ -9,7 +9,7 @@ namespace headwater::formats {
 namespace {
 
 TEST(CodecDevice, SameBitsAsTheHost) {
-  constexpr uint32_t kCount = 1U << 22;
+  constexpr uint32_t kCount = 1U << 24;
   std::vector<uint64_t> hashes(kCount);
   if (!device_codec_hashes(hashes.data(), kCount)) GTEST_SKIP() << "no CUDA device";
   for (uint32_t index = 0; index < kCount; ++index) {
