@@ -2,18 +2,13 @@
 // columns. All conversions are exact and immune to FTZ/DAZ: no float32 subnormal is ever an operand (but a value that is one).
 #pragma once
 
-#include "hwy/highway.h"
 #include "src/cpu/decode_tables.h"
 #include "src/cpu/row_block.h"
+#include "src/cpu/vector-inl.h"
 
 namespace headwater::cpu::HEADWATER_CPU_ISA {
 namespace {
 
-namespace hn = hwy::HWY_NAMESPACE;
-
-using DF = hn::CappedTag<float, 16>;
-using VF = hn::Vec<DF>;
-constexpr int kLanes = HWY_LANES(float) < 16 ? HWY_LANES(float) : 16;
 constexpr int kStep = 16;  // columns of one conversion step
 constexpr int kStepVectors = kStep / kLanes;
 

@@ -1,7 +1,7 @@
 // 2^x and tanh on vectors. Compiled per ISA.
 #pragma once
 
-#include "src/cpu/dequant-inl.h"
+#include "src/cpu/vector-inl.h"
 
 namespace headwater::cpu::HEADWATER_CPU_ISA {
 namespace {

@@ -2,6 +2,7 @@
 // sum and masks are vertical. Compiled per ISA.
 #pragma once
 
+#include "src/cpu/dequant-inl.h"
 #include "src/cpu/exp2-inl.h"
 
 namespace headwater::cpu::HEADWATER_CPU_ISA {

@@ -108,19 +108,18 @@ void OwnedProblem::fill_queries() {
   std::normal_distribution<float> normal;
   const int64_t total = qo_indptr_.back();
   const size_t size = type_bytes(case_.q_type);
-  const auto fill = [&](int32_t width, std::vector<std::byte>* bytes) {
-    bytes->resize(static_cast<size_t>(total * case_.heads * width) * size);
-    for (size_t i = 0; i < bytes->size(); i += size) store(case_.q_type, normal(random), bytes->data() + i);
+  const auto fill = [&](int32_t width) {
+    const GuardedBytes& bytes = bytes_.emplace_back(static_cast<size_t>(total * case_.heads * width) * size);
+    for (size_t i = 0; i < bytes.size(); i += size) store(case_.q_type, normal(random), bytes.data() + i);
+    return bytes.data();
   };
-  fill(case_.d_qk - case_.q_tail, &q_);
-  problem.q.data = q_.data();
+  problem.q.data = fill(case_.d_qk - case_.q_tail);
   problem.q.type = case_.q_type;
   problem.q.total = total;
   problem.q.heads = case_.heads;
   problem.q.width = case_.d_qk - case_.q_tail;
   if (case_.q_tail > 0) {
-    fill(case_.q_tail, &q_tail_);
-    problem.q_tail.data = q_tail_.data();
+    problem.q_tail.data = fill(case_.q_tail);
     problem.q_tail.width = case_.q_tail;
   }
   if (case_.q_type == Type::kE4m3) {
@@ -144,10 +143,11 @@ KvTensor OwnedProblem::make_tensor(const SourceCase& c, Format format, int32_t w
   t.page_stride_bytes = odd > 0 ? t.row_stride_bytes * page_size + odd : kDense;
   const int64_t dense_page = info.planar ? record_page_bytes(format, width, page_size) : row * c.heads * page_size;
   const int64_t page_bytes = odd > 0 ? t.page_stride_bytes : dense_page;
-  bytes_.emplace_back(static_cast<size_t>(pages * page_bytes + 2 * odd), std::byte{0xff});
+  // What stands after the last record is not part of the tensor.
+  bytes_.emplace_back(static_cast<size_t>(pages * page_bytes - (odd > 0 ? 3 * odd : 0) + odd));
   t.data = bytes_.back().data() + odd;
   if (info.scales_apart) {
-    bytes_.emplace_back(static_cast<size_t>(pages * page_size * c.heads * record_scale_bytes(format, width)), std::byte{0xff});
+    bytes_.emplace_back(static_cast<size_t>(pages * page_size * c.heads * record_scale_bytes(format, width)));
     t.scales = bytes_.back().data();
   }
   if (info.takes_scale && scale != 1.0F) {
@@ -184,7 +184,7 @@ Source OwnedProblem::make_source(const SourceCase& c, uint32_t seed) {
   const bool paged = c.addressing != AddressingKind::kRagged;
   const int32_t page_size = paged ? c.page_size : 1;
   int64_t max_pages = 1;
-  int64_t pages = 3;
+  int64_t pages = paged ? 3 : 0;  // spare ones
   for (const int32_t n : c.lens) {
     max_pages = std::max<int64_t>(max_pages, (n + page_size - 1) / page_size);
     pages += (n + page_size - 1) / page_size;

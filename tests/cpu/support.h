@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "headwater/headwater.h"
+#include "tests/cpu/guarded_bytes.h"
 
 namespace headwater::cpu {
 
@@ -62,15 +63,12 @@ class OwnedProblem {
   [[nodiscard]] std::vector<std::byte> output_bytes() const;
 
  private:
-  struct Cache;
   ProblemCase case_;
-  std::vector<std::byte> q_;
-  std::vector<std::byte> q_tail_;
   std::vector<float> q_scales_;
   std::vector<int32_t> qo_indptr_;
   std::vector<int32_t> context_lens_;
   std::vector<float> sinks_;
-  std::vector<std::vector<std::byte>> bytes_;
+  std::vector<GuardedBytes> bytes_;  // queries and caches
   std::vector<std::vector<int32_t>> ints_;
   std::vector<std::vector<int64_t>> longs_;
   std::vector<std::vector<float>> floats_;
