@@ -3,8 +3,11 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <thread>
@@ -166,6 +169,15 @@ int64_t last_cache_bytes() {
     bytes = std::max(bytes, size << (unit == 'K' ? 10 : unit == 'M' ? 20 : 0));
   }
   return bytes > 0 ? bytes : int64_t{32} << 20;
+}
+
+std::string busy_machine() {
+  double load = 0.0;
+  const int32_t cpus = usable_cpus();
+  if (getloadavg(&load, 1) != 1 || load <= cpus + 0.5) return {};
+  std::array<char, 64> text{};
+  std::snprintf(text.data(), text.size(), "load %.1f on %d CPUs", load, cpus);
+  return text.data();
 }
 
 Roofline measured_roofline(int32_t threads) {

@@ -11,6 +11,9 @@ namespace headwater::cli {
 [[nodiscard]] std::string cpu_name();      // "AMD EPYC", or the architecture
 [[nodiscard]] int64_t last_cache_bytes();  // largest cache level; 32 MiB where the system does not tell
 
+// Others at work here: "load 7.3 on 2 CPUs", or empty when times can be trusted.
+[[nodiscard]] std::string busy_machine();
+
 struct Roofline {
   double read_gbs = 0.0;    // reading memory, all threads together
   double fma_gflops = 0.0;  // float32 multiply-adds in registers; 0: not measured on this architecture

@@ -123,6 +123,7 @@ Judgement judge(const Problem& problem, const Reference& reference, bool rounds_
           return verdict;
         }
         whole.error += sums.error;
+        whole.out += size * size;
         whole.allowed += (allowed + step) * (allowed + step);
       }
     }
@@ -130,6 +131,10 @@ Judgement judge(const Problem& problem, const Reference& reference, bool rounds_
   // The whole: half of what single rows are allowed, each row with its own T.
   if (std::sqrt(whole.error) > std::sqrt(whole.allowed)) {
     verdict.fault = "the whole output is off by " + number(std::sqrt(whole.error)) + " of " + number(std::sqrt(whole.allowed)) + " allowed";
+  }
+  if (whole.out > 0.0) {
+    verdict.error = std::sqrt(whole.error / whole.out);
+    verdict.allowed = std::sqrt(whole.allowed / whole.out);
   }
   if (whole.allowed > 0.0) verdict.worst = std::max(verdict.worst, std::sqrt(whole.error / whole.allowed));
   return verdict;

@@ -23,6 +23,9 @@ struct Reference {
 struct Judgement {
   std::string fault;   // empty: the same answer
   double worst = 0.0;  // largest error over its allowance
+  // Of the whole output, relative to the root sum of squares of the rows' max(|out|, |r|); set when no single row is at fault.
+  double error = 0.0;
+  double allowed = 0.0;
 };
 // Compares problem.out and problem.lse, host memory. `rounds_p`: the kernel keeps P in 16 bit.
 [[nodiscard]] Judgement judge(const Problem& problem, const Reference& reference, bool rounds_p = false);
