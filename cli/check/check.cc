@@ -102,8 +102,12 @@ int run_check(const CheckOptions& options, const std::string& json_path) {
              report.coverage.cases(), options.seed, options.backend, report.failed, report.refused, report.worst, seconds);
   if (options.only_case < 0) {
     print_coverage(report);
-    for (const std::string& line : report.shortfalls) fmt::print("{}     {}\n", report.enforced ? "FAILED" : "short ", line);
-    if (!report.enforced && !report.shortfalls.empty()) fmt::print("           (coverage is enforced from {} cases on)\n", kEnforcedFrom);
+    if (report.enforced) {
+      for (const std::string& line : report.shortfalls) fmt::print("FAILED     {}\n", line);
+    } else if (!report.shortfalls.empty()) {
+      fmt::print("           {} demands on the coverage are not met; they are enforced from {} cases on\n", report.shortfalls.size(),
+                 kEnforcedFrom);
+    }
   }
   return report.ok() ? cli::kDone : cli::kCheckFailed;
 }

@@ -251,7 +251,7 @@ Row softmax_row(const std::vector<double>& z, const std::vector<float>& values, 
     for (size_t d = 0; d < static_cast<size_t>(width); ++d) {
       const double x = w * double{values[j * static_cast<size_t>(width) + d]};
       row.out[d] += x;
-      squares[d] += x * x;
+      if (std::isfinite(x)) squares[d] += x * x;
     }
   }
   row.spread = std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0));

@@ -13,7 +13,7 @@ namespace headwater::reference {
 // One softmax row, given everything it sees: z [n] scores, values [n, width], sink (-inf: none). Rule 1's precedence lives here.
 struct Row {
   double lse = 0.0;
-  double spread = 0.0;      // L2 norm of r, r_d = sqrt(sum_j w_j^2 v_jd^2)
+  double spread = 0.0;      // L2 norm of r, r_d = sqrt(sum_j w_j^2 v_jd^2), over finite V
   std::vector<double> out;  // [width]
 };
 [[nodiscard]] Row softmax_row(const std::vector<double>& z, const std::vector<float>& values, int32_t width, double sink);
