@@ -43,6 +43,9 @@ HWY_INLINE void StoreSums(VF a, VF b, VF c, VF e, float* sums) {
 #endif
 }
 
+// Longest run of columns in one chain of additions. With one lane and no FMA a chain of 576 would lose more than the contract allows.
+constexpr int kMaxRun = kLanes == 1 ? 48 : kMaxWidth;
+
 // Four scores for each of kTokens rows of K. q [kRows][row_floats]; rows past kRows score 0.
 template <Type kType, int kRows, int kTokens>
 HWY_INLINE void DotTokens(const float* HWY_RESTRICT q, int row_floats, const std::byte* const* k, int d_qk, float* HWY_RESTRICT s) {
@@ -51,12 +54,22 @@ HWY_INLINE void DotTokens(const float* HWY_RESTRICT q, int row_floats, const std
   for (int t = 0; t < kTokens; ++t) {
     for (int r = 0; r < kGroupRows; ++r) acc[t][r] = hn::Zero(d);
   }
-  for (int c = 0; c < d_qk; c += kLanes) {
-    VF kv[kTokens];
-    for (int t = 0; t < kTokens; ++t) kv[t] = Element<kType>::Load(k[t] + ElementBytes<kType>(c));
-    for (int r = 0; r < kRows; ++r) {
-      const VF qv = hn::Load(d, q + r * row_floats + c);
-      for (int t = 0; t < kTokens; ++t) acc[t][r] = hn::MulAdd(qv, kv[t], acc[t][r]);
+  for (int begin = 0; begin < d_qk; begin += kMaxRun) {
+    VF run[kTokens][kRows];
+    for (int t = 0; t < kTokens; ++t) {
+      for (int r = 0; r < kRows; ++r) run[t][r] = hn::Zero(d);
+    }
+    const int end = kMaxRun < d_qk - begin ? begin + kMaxRun : d_qk;
+    for (int c = begin; c < end; c += kLanes) {
+      VF kv[kTokens];
+      for (int t = 0; t < kTokens; ++t) kv[t] = Element<kType>::Load(k[t] + ElementBytes<kType>(c));
+      for (int r = 0; r < kRows; ++r) {
+        const VF qv = hn::Load(d, q + r * row_floats + c);
+        for (int t = 0; t < kTokens; ++t) run[t][r] = hn::MulAdd(qv, kv[t], run[t][r]);
+      }
+    }
+    for (int t = 0; t < kTokens; ++t) {
+      for (int r = 0; r < kRows; ++r) acc[t][r] = hn::Add(acc[t][r], run[t][r]);
     }
   }
   for (int t = 0; t < kTokens; ++t) StoreSums(acc[t][0], acc[t][1], acc[t][2], acc[t][3], s + t * kGroupRows);

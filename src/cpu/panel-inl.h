@@ -70,8 +70,9 @@ void Product(int rows, const float* a, int64_t stride, const float* b, int count
   }
 }
 
-// Longest run of d in one chain of additions: bounds the rounding of long dot products, and keeps the part of Q^T in L1.
-constexpr int kMaxDepth = 192;
+// Longest run of d in one chain of additions: bounds the rounding of long dot products (shorter without FMA, which rounds once a step),
+// and keeps the part of Q^T in L1.
+constexpr int kMaxDepth = HWY_TARGET == HWY_SCALAR ? 48 : 192;
 
 template <int kWidth>
 void PanelScores(const float* k, int row_floats, int count, const float* q, int d_qk, float* s) {
