@@ -75,7 +75,10 @@ void draft_edges(Draft* d) {
       const auto& list = random.pick(seen);
       const int64_t place = random.one_in(2) ? random.pick(edge_places(source, static_cast<int64_t>(list.size())))
                                              : random.integer(0, static_cast<int64_t>(list.size()) - 1);
-      const float value = bad == kKNan ? std::numeric_limits<float>::quiet_NaN() : bad_value(&random, bad == kKInf);
+      float value = bad == kKNan ? std::numeric_limits<float>::quiet_NaN() : bad_value(&random, bad == kKInf);
+      // Elsewhere infinity is stored as a huge number, which would only test the range of the output type.
+      const Format format = bad == kVNonFinite && !source.shared ? source.v.format : source.k.format;
+      if (!format_info(format).is_float && format != Format::kE5m2) value = std::numeric_limits<float>::quiet_NaN();
       e.faults.push_back({list[static_cast<size_t>(place)], bad == kVNonFinite, value});
     }
   }
