@@ -63,7 +63,8 @@ def seeking_queries(rng, keys, positions, heads, sm_scale, spread=2.5):
             near, far = rng.integers(max(0, t - 32), t + 1), rng.integers(0, t + 1)
             x = keys[near] + keys[far] + 0.5 * rng.standard_normal(keys.shape[-1])
             z = keys[: t + 1] @ x * sm_scale
-            q[i, h] = x * (spread / max(float(np.std(z)), 1e-3) if t > 8 else 1.0)
+            size = float(np.std(z)) if t > 8 else float(np.abs(z).max())
+            q[i, h] = x * (spread / max(size, 1e-3))
     return q
 
 
