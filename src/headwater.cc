@@ -2,6 +2,7 @@
 #include "headwater/headwater.h"
 
 #include <array>
+#include <string>
 
 #include "src/cpu/backend.h"
 #include "src/dispatch.h"
@@ -26,6 +27,10 @@ dispatch::Backends all_backends() {
   return kBackends;
 }
 
+std::string device_name(const Device& device) {
+  return (device.kind == DeviceKind::kCpu ? "cpu:" : "cuda:") + std::to_string(device.index);
+}
+
 }  // namespace
 
 const char* version() { return HEADWATER_VERSION; }
@@ -46,6 +51,10 @@ Status Plan::schedule(const Lengths& lengths, Buffer schedule_buf, Stream stream
   return impl_->schedule(lengths, schedule_buf, stream);
 }
 Status Plan::run(const Problem& problem, Buffer schedule_buf, Buffer scratch_buf, Stream stream) const {
+  const Device& planned = impl_->bounds().device;
+  if (problem.device.kind != planned.kind || problem.device.index != planned.index) {
+    return invalid("device = " + device_name(problem.device) + ": planned for " + device_name(planned));
+  }
   return impl_->run(problem, schedule_buf, scratch_buf, stream);
 }
 Status Plan::check(Buffer schedule_buf, Stream stream) const { return impl_->check(schedule_buf, stream); }
