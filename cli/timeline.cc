@@ -20,16 +20,16 @@ double longest_load(const Explanation& e) {
 std::vector<int32_t> chosen_workers(const Explanation& e, int max_workers) {
   const auto count = static_cast<int32_t>(e.worker_load.size());
   std::vector<int32_t> chosen;
-  for (int32_t w = 0; w < std::min(count, max_workers); ++w) chosen.push_back(w);
-  if (count <= max_workers || max_workers < 2) return chosen;
-  const auto by_load = std::minmax_element(e.worker_load.begin(), e.worker_load.end());
-  for (const auto& at : {by_load.first, by_load.second}) {
-    const auto w = static_cast<int32_t>(at - e.worker_load.begin());
-    if (std::find(chosen.begin(), chosen.end(), w) == chosen.end()) {
-      chosen.pop_back();
-      chosen.insert(std::lower_bound(chosen.begin(), chosen.end(), w), w);
-    }
+  if (count <= max_workers) {
+    for (int32_t w = 0; w < count; ++w) chosen.push_back(w);
+    return chosen;
   }
+  const auto [shortest, longest] = std::minmax_element(e.worker_load.begin(), e.worker_load.end());
+  for (const auto& at : {shortest, longest}) chosen.push_back(static_cast<int32_t>(at - e.worker_load.begin()));
+  for (int32_t w = 0; static_cast<int>(chosen.size()) < max_workers; ++w) {
+    if (std::find(chosen.begin(), chosen.end(), w) == chosen.end()) chosen.push_back(w);
+  }
+  std::sort(chosen.begin(), chosen.end());
   return chosen;
 }
 

@@ -1,0 +1,7 @@
+#define HEADWATER_VECTOR_BYTES 16
+#include "cli/bench/ceilings_isa-inl.h"
+
+namespace headwater::cli {
+extern const CeilingKernel kCeilingKernel_arm_neon;
+const CeilingKernel kCeilingKernel_arm_neon{"neon", [] { return true; }, &multiply_add, &read};
+}  // namespace headwater::cli

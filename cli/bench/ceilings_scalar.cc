@@ -1,0 +1,8 @@
+// The compiler's baseline for this architecture (SSE2 on x86-64: multiply and add apart).
+#define HEADWATER_VECTOR_BYTES 16
+#include "cli/bench/ceilings_isa-inl.h"
+
+namespace headwater::cli {
+extern const CeilingKernel kCeilingKernel_scalar;
+const CeilingKernel kCeilingKernel_scalar{"baseline", [] { return true; }, &multiply_add, &read};
+}  // namespace headwater::cli

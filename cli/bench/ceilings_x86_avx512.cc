@@ -1,0 +1,7 @@
+#define HEADWATER_VECTOR_BYTES 64
+#include "cli/bench/ceilings_isa-inl.h"
+
+namespace headwater::cli {
+extern const CeilingKernel kCeilingKernel_x86_avx512;
+const CeilingKernel kCeilingKernel_x86_avx512{"avx512", [] { return __builtin_cpu_supports("avx512f") != 0; }, &multiply_add, &read};
+}  // namespace headwater::cli
