@@ -14,7 +14,7 @@ namespace headwater {
 namespace {
 
 dispatch::Backends all_backends() {
-  static const std::array<dispatch::Backend, 2> kBackends{{
+  static const std::array<dispatch::Backend, 2> list{{
       {"cpu", DeviceKind::kCpu, &cpu::cpu_backend(), ""},
 #ifdef HEADWATER_HAS_CUDA
       {"cuda", DeviceKind::kCuda, &cuda::cuda_backend(), ""},
@@ -24,7 +24,7 @@ dispatch::Backends all_backends() {
       {"cuda", DeviceKind::kCuda, nullptr, "not built (nvcc not found at build time)"},
 #endif
   }};
-  return kBackends;
+  return list;
 }
 
 std::string device_name(const Device& device) {

@@ -181,8 +181,8 @@ Status check_paged_length(const ResolvedProblem& p, const Source& s, int32_t ind
   const Addressing& a = s.addressing;
   const bool list = a.kind == AddressingKind::kPageList;
   const int64_t pages = list ? int64_t{a.kv_indptr[b + 1]} - a.kv_indptr[b] : p.sources[index].max_pages;
+  const int64_t length = a.seq_lens != nullptr ? a.seq_lens[b] : 0;
   if (a.seq_lens != nullptr) {
-    const int64_t length = a.seq_lens[b];
     if (length < 0) return bad(at, element("seq_lens", b), length, "must be at least 0");
     if (length > Int128{pages} * a.page_size) {
       return bad(at, element("seq_lens", b), length,
@@ -191,14 +191,14 @@ Status check_paged_length(const ResolvedProblem& p, const Source& s, int32_t ind
   }
   if (a.kv_last_page_len == nullptr) return {};
   const int64_t last = a.kv_last_page_len[b];
-  const int64_t used = list ? pages : (int64_t{a.seq_lens[b]} + a.page_size - 1) / a.page_size;
+  const int64_t used = list ? pages : (length + a.page_size - 1) / a.page_size;
   if (used > 0 && (last < 1 || last > a.page_size)) {
     return bad(at, element("kv_last_page_len", b), last, "must be from 1 to page_size = " + text(a.page_size));
   }
   const int64_t derived = used == 0 ? 0 : (used - 1) * a.page_size + last;
-  if (a.seq_lens != nullptr && derived != a.seq_lens[b]) {
+  if (a.seq_lens != nullptr && derived != length) {
     return bad(at, element("kv_last_page_len", b), last,
-               "makes " + text(derived) + " entries, but seq_lens[" + text(b) + "] = " + text(a.seq_lens[b]));
+               "makes " + text(derived) + " entries, but seq_lens[" + text(b) + "] = " + text(length));
   }
   if (derived > kMaxInt32) return bad(at, element("kv_last_page_len", b), last, "makes " + text(derived) + " entries: above 2^31 - 1");
   return {};
@@ -252,6 +252,7 @@ Status check_live_pages(const ResolvedProblem& p, const Source& source, int32_t 
     const int64_t length = source_kv_len(s, b);
     if (q_len == 0 || length == 0) continue;
     if (s.rule == RuleKind::kGathered) {  // only the pages that a list names
+      if (s.topk == 0) continue;          // indices may be null
       for (int64_t row = p.qo_indptr[b]; row < p.qo_indptr[b + 1]; ++row) {
         const int32_t* list = static_cast<const int32_t*>(s.indices) + row * s.indices_stride;
         for (int64_t i = 0; i < topk_len(s, row); ++i) {
