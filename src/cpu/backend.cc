@@ -18,13 +18,13 @@ namespace {
 
 constexpr size_t kBufferAlignment = 256;
 
-// Entries of a tile: a float32 copy of about 128 KB, so that it stays in a 512 KB L2 beside Q^T and O^T. A function of formats and widths
-// alone: batch_invariant bits depend on it.
+// Entries of a tile: a float32 copy of at most 128 KB, so that it stays in a 512 KB L2 beside Q^T and O^T; 96 at most, since beyond that
+// the softmax's share stays and prefill loses to causal waste. A function of formats and widths alone: batch_invariant bits depend on it.
 int32_t tile_entries(const Bounds& bounds) {
   bool separate = false;
   for (const SourceBounds& source : bounds.sources) separate = separate || !source.shared;
   const int32_t floats = bounds.d_qk + (separate ? bounds.d_v : 0);
-  return std::clamp(32768 / std::max(1, floats) / 24 * 24, 48, 144);
+  return std::clamp(32768 / std::max(1, floats) / 24 * 24, 48, 96);
 }
 
 plan::KernelTraits traits_of(const Kernel& kernel, const Bounds& bounds) {

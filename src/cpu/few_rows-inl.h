@@ -1,6 +1,6 @@
-// The few-row form: at most 4 rows at a time against a tile. Scores are dot products with d in lanes; values have d in lanes and weights
-// broadcast. bf16 and f16 rows are read straight from the cache and converted in registers: too few rows share a conversion to pay for a
-// scratch copy. Scores and weights stand as [count][4], rows in lanes, so that the softmax is the panels'. Compiled per ISA.
+// The few-row form: at most kFewRows rows, 4 at a time, against a tile. Scores are dot products with d in lanes; values have d in lanes and
+// weights broadcast. bf16 and f16 rows are read straight from the cache and converted in registers: too few rows share a conversion to pay
+// for a scratch copy. Scores and weights stand as [count][4], rows in lanes, so that the softmax is the panels'. Compiled per ISA.
 #pragma once
 
 #include "src/cpu/softmax-inl.h"
@@ -75,11 +75,18 @@ HWY_INLINE void DotTokens(const float* HWY_RESTRICT q, int row_floats, const std
   for (int t = 0; t < kTokens; ++t) StoreSums(acc[t][0], acc[t][1], acc[t][2], acc[t][3], s + t * kGroupRows);
 }
 
+// Rows of K that share one load of Q.
+template <int kRows>
+constexpr int kGroupTokens = 8 / kRows;
+
 template <Type kType, int kRows>
-void GroupScores(const float* q, int row_floats, const std::byte* const* k, int count, int d_qk, float* s) {
-  constexpr int kTokens = 8 / kRows;
+void GroupScores(const float* q, int row_floats, const std::byte* const* k, int count, int d_qk, float* s, TilePrefetcher* prefetcher) {
+  constexpr int kTokens = kGroupTokens<kRows>;
   int t = 0;
-  for (; t + kTokens <= count; t += kTokens) DotTokens<kType, kRows, kTokens>(q, row_floats, k + t, d_qk, s + t * kGroupRows);
+  for (; t + kTokens <= count; t += kTokens) {
+    prefetcher->Step();
+    DotTokens<kType, kRows, kTokens>(q, row_floats, k + t, d_qk, s + t * kGroupRows);
+  }
   for (; t < count; ++t) DotTokens<kType, kRows, 1>(q, row_floats, k + t, d_qk, s + t * kGroupRows);
 }
 

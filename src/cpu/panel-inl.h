@@ -61,10 +61,11 @@ HWY_INLINE void MicrokernelOf(int rows, const float* a, int64_t stride, const fl
 
 // C of any number of rows, in blocks whose sizes differ by at most one: a short last block would wait for its own latency.
 template <int kWidth, bool kRowsAdjacent>
-void Product(int rows, const float* a, int64_t stride, const float* b, int count, bool accumulate, float* c) {
+void Product(int rows, const float* a, int64_t stride, const float* b, int count, bool accumulate, float* c, TilePrefetcher* prefetcher) {
   constexpr int kRows = kBlockRows<kWidth>;
   for (int blocks = (rows + kRows - 1) / kRows, r = 0; blocks > 0; --blocks) {
     const int n = (rows - r + blocks - 1) / blocks;
+    prefetcher->Step();
     MicrokernelOf<kRows, kWidth, kRowsAdjacent>(n, kRowsAdjacent ? a + r : a + r * stride, stride, b, count, accumulate, c + r * kWidth);
     r += n;
   }
@@ -74,13 +75,20 @@ void Product(int rows, const float* a, int64_t stride, const float* b, int count
 // and keeps the part of Q^T in L1.
 constexpr int kMaxDepth = HWY_TARGET == HWY_SCALAR ? 48 : 192;
 
+// Calls of TilePrefetcher::Step while one panel goes through a tile.
 template <int kWidth>
-void PanelScores(const float* k, int row_floats, int count, const float* q, int d_qk, float* s) {
+int PanelSteps(int count, int d_qk, int d_v) {
+  constexpr int kRows = kBlockRows<kWidth>;
+  return (d_qk + kMaxDepth - 1) / kMaxDepth * ((count + kRows - 1) / kRows) + (d_v + kRows - 1) / kRows;
+}
+
+template <int kWidth>
+void PanelScores(const float* k, int row_floats, int count, const float* q, int d_qk, float* s, TilePrefetcher* prefetcher) {
   const int parts = (d_qk + kMaxDepth - 1) / kMaxDepth;
   int begin = 0;
   for (int i = 0; i < parts; ++i) {
     const int end = static_cast<int>(int64_t{d_qk} * (i + 1) / parts);
-    Product<kWidth, false>(count, k + begin, row_floats, q + int64_t{begin} * kWidth, end - begin, i > 0, s);
+    Product<kWidth, false>(count, k + begin, row_floats, q + int64_t{begin} * kWidth, end - begin, i > 0, s, prefetcher);
     begin = end;
   }
 }
@@ -114,7 +122,7 @@ void PanelTile(const PassContext& context, TileScratch* tile, int panel_row) {
   const float* const q = w.q + int64_t{panel_row} * problem.d_qk;
   float* const o = w.o + int64_t{panel_row} * problem.d_v;
   const int64_t skip = ranges.begin;
-  PanelScores<kWidth>(tile->k + skip * tile->k_row_floats, tile->k_row_floats, count, q, problem.d_qk, w.s);
+  PanelScores<kWidth>(tile->k + skip * tile->k_row_floats, tile->k_row_floats, count, q, problem.d_qk, w.s, tile->prefetcher);
   alignas(64) float alpha[kWidth];
   const SoftmaxResult result = Softmax<kWidth>(context.softcap, ranges, count, w.s, w.m + panel_row, w.l + panel_row, alpha);
   if (result.grew) {
@@ -130,7 +138,7 @@ void PanelTile(const PassContext& context, TileScratch* tile, int panel_row) {
   if (result.unseen && HasNonfiniteValues(tile, problem.d_v)) {
     ExactPanelValues<kWidth>(values, tile->v_row_floats, count, w.s, problem.d_v, o);
   } else {
-    Product<kWidth, true>(problem.d_v, values, tile->v_row_floats, w.s, count, true, o);
+    Product<kWidth, true>(problem.d_v, values, tile->v_row_floats, w.s, count, true, o, tile->prefetcher);
   }
 }
 

@@ -13,8 +13,9 @@ namespace headwater::cpu {
 
 // Rows that share one pass over the tiles of an item. A wider head block runs in several passes.
 inline constexpr int32_t kMaxPassRows = 128;
-// Row blocks of at most this many rows take the few-row form.
-inline constexpr int32_t kFewRows = 4;
+// Row blocks of at most this many rows take the few-row form. At 8 rows it beats a panel of 8 lanes, which is bound by loads and pays for a
+// scratch copy: docs/deep-dives/cpu.md.
+inline constexpr int32_t kFewRows = 8;
 // Floats of a scratch row of `width` columns: whole vectors of 16, and an odd number of 64-byte lines, since walking down a column at an
 // even number of lines would use half of the L1 sets, or fewer.
 constexpr int32_t scratch_row_floats(int32_t width) { return ((width + 15) / 16 | 1) * 16; }

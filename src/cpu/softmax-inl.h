@@ -4,6 +4,7 @@
 
 #include "src/cpu/dequant-inl.h"
 #include "src/cpu/exp2-inl.h"
+#include "src/cpu/prefetch-inl.h"
 
 namespace headwater::cpu::HEADWATER_CPU_ISA {
 namespace {
@@ -30,7 +31,8 @@ struct TileScratch {
   const float* v = nullptr;
   int k_row_floats = 0;
   int v_row_floats = 0;
-  int nonfinite = -1;  // not looked yet
+  int nonfinite = -1;                    // not looked yet
+  TilePrefetcher* prefetcher = nullptr;  // of the tile after this one
 };
 
 // Looked up only when a row does not see all of its panel's entries.

@@ -90,8 +90,14 @@ void ConvertKeys(const PassContext& context, TileScratch* scratch) {
   scratch->k = context.workspace->k;
 }
 
-void PanelsTile(const PassContext& context, const Tile& tile, int rows) {
+void PanelsTile(const PassContext& context, const Tile& tile, const Tile* next, int rows) {
+  const ResolvedProblem& problem = *context.pass.args->problem;
+  const int steps_16 = PanelSteps<16>(tile.count, problem.d_qk, problem.d_v);
+  const int steps_8 = PanelSteps<8>(tile.count, problem.d_qk, problem.d_v);
+  const bool last_is_8 = PanelWidth(rows, (rows - 1) / 16 * 16) == 8;
+  TilePrefetcher prefetcher(next, (rows + 15) / 16 * steps_16 - (last_is_8 ? steps_16 - steps_8 : 0));
   TileScratch scratch;
+  scratch.prefetcher = &prefetcher;
   scratch.tile = &tile;
   ConvertKeys(context, &scratch);
   if (tile.shared) {
@@ -126,10 +132,11 @@ void PointAtScratch(const float* rows, int row_floats, int count, const std::byt
 }
 
 template <int kRows>
-void DispatchScores(const GroupRows& k, const float* q, int row_floats, int begin, int count, int d_qk, float* s) {
-  if (k.type == Type::kBf16) return GroupScores<Type::kBf16, kRows>(q, row_floats, k.row + begin, count, d_qk, s);
-  if (k.type == Type::kF16) return GroupScores<Type::kF16, kRows>(q, row_floats, k.row + begin, count, d_qk, s);
-  GroupScores<Type::kF32, kRows>(q, row_floats, k.row + begin, count, d_qk, s);
+void DispatchScores(const GroupRows& k, const float* q, int row_floats, int begin, int count, int d_qk, float* s,
+                    TilePrefetcher* prefetcher) {
+  if (k.type == Type::kBf16) return GroupScores<Type::kBf16, kRows>(q, row_floats, k.row + begin, count, d_qk, s, prefetcher);
+  if (k.type == Type::kF16) return GroupScores<Type::kF16, kRows>(q, row_floats, k.row + begin, count, d_qk, s, prefetcher);
+  GroupScores<Type::kF32, kRows>(q, row_floats, k.row + begin, count, d_qk, s, prefetcher);
 }
 
 template <int kRows>
@@ -151,7 +158,7 @@ void GroupTile(const PassContext& context, TileScratch* scratch, const GroupRows
   const int q_floats = scratch_row_floats(problem.d_qk);
   const int o_floats = scratch_row_floats(problem.d_v);
   float* const o = w.o + int64_t{row} * o_floats;
-  DispatchScores<kRows>(k, w.q + int64_t{row} * q_floats, q_floats, ranges.begin, count, problem.d_qk, w.s);
+  DispatchScores<kRows>(k, w.q + int64_t{row} * q_floats, q_floats, ranges.begin, count, problem.d_qk, w.s, scratch->prefetcher);
   alignas(64) float alpha[kGroupRows];
   const SoftmaxResult result = Softmax<kGroupRows>(context.softcap, ranges, count, w.s, w.m + row, w.l + row, alpha);
   if (result.grew) {
@@ -170,9 +177,11 @@ void GroupTile(const PassContext& context, TileScratch* scratch, const GroupRows
   DispatchValues<kRows>(v, ranges.begin, count, problem.d_v, w.s, o, o_floats);
 }
 
-void GroupsTile(const PassContext& context, const Tile& tile, int rows) {
+void GroupsTile(const PassContext& context, const Tile& tile, const Tile* next, int rows) {
   Workspace& w = *context.workspace;
+  TilePrefetcher prefetcher(next, (rows + 3) / 4 * (tile.count / 8 * (rows >= 3 ? 4 : rows)));
   TileScratch scratch;
+  scratch.prefetcher = &prefetcher;
   scratch.tile = &tile;
   GroupRows k;
   GroupRows v;
@@ -221,15 +230,17 @@ void RunPass(const ItemArgs& args, int row_begin) {
   const float factor = static_cast<float>(double{problem.sm_scale} * (problem.softcap == 0.0F ? 1.4426950408889634 : 1.0));
   Fill(w.m, rows + 15, -__builtin_inff());
   Fill(w.l, rows + 15, 0.0F);
-  few ? BeginGroups(context, rows, factor) : BeginPanels(context, rows, factor);
   walk_begin(context.pass, &w.walk);
   int current = 0;
   bool more = walk_next(&w.walk, &w.tiles[0]);
+  if (more) TilePrefetcher(&w.tiles[0], 1).Step();
+  few ? BeginGroups(context, rows, factor) : BeginPanels(context, rows, factor);
   while (more) {
     const Tile& tile = w.tiles[current];
     current ^= 1;
     more = walk_next(&w.walk, &w.tiles[current]);
-    few ? GroupsTile(context, tile, rows) : PanelsTile(context, tile, rows);
+    const Tile* const next = more ? &w.tiles[current] : nullptr;
+    few ? GroupsTile(context, tile, next, rows) : PanelsTile(context, tile, next, rows);
   }
   few ? EndGroups(context, rows) : EndPanels(context, rows);
 }

@@ -56,7 +56,7 @@ TEST_P(CpuAttention, WidePasses) {
   }
 }
 
-// Lengths around the tile of the shape (48 for 576 columns, 96 and more for narrower ones), and one long among many short.
+// Lengths around the tile of the shape (48 for 576 columns, 96 for narrower ones), and one long among many short.
 TEST_P(CpuAttention, LengthsAroundTiles) {
   for (const bool shared : {true, false}) {
     for (const int32_t heads : {2, 16}) {
@@ -65,8 +65,8 @@ TEST_P(CpuAttention, LengthsAroundTiles) {
       c.d_qk = shared ? 576 : 128;
       c.d_v = shared ? 512 : 128;
       c.out_type = Type::kF32;
-      c.q_lens = std::vector<int32_t>(13, 1);
-      c.sources = {source({0, 1, 2, 47, 48, 49, 99, 120, 119, 121, 243, 7, 1500})};
+      c.q_lens = std::vector<int32_t>(17, 1);
+      c.sources = {source({0, 1, 2, 47, 48, 49, 99, 120, 119, 121, 243, 7, 1500, 95, 96, 97, 195})};
       c.sources[0].shared = shared;
       check(c, "heads " + std::to_string(heads) + (shared ? " shared" : " separate"));
     }
