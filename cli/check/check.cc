@@ -39,6 +39,7 @@ json to_json(const CheckOptions& options, const Report& report, double seconds) 
           {"several_sources_of_mixed_formats", report.coverage.mixed()},
           {"longer_than_three_tiles", report.coverage.longer()},
           {"dominating_edge", report.coverage.boundary()},
+          {"cut_and_merged", report.coverage.split()},
           {"pairs_met", report.coverage.pairs_met()},
           {"pairs_legal", legal_pairs().size()},
           {"coverage_enforced", report.enforced},
@@ -56,8 +57,9 @@ void print_coverage(const Report& report) {
   };
   std::string isas;
   for (const auto& [isa, count] : c.isas()) isas += fmt::format("{}{} {}", isas.empty() ? "" : ", ", isa, count);
-  fmt::print("coverage   {} of {} legal pairs of features; mixed sources {}, longer than three tiles {}, dominating edge {}\n",
-             c.pairs_met(), legal_pairs().size(), share(c.mixed()), share(c.longer()), share(c.boundary()));
+  fmt::print(
+      "coverage   {} of {} legal pairs of features; mixed sources {}, longer than three tiles {}, dominating edge {}, cut and merged {}\n",
+      c.pairs_met(), legal_pairs().size(), share(c.mixed()), share(c.longer()), share(c.boundary()), share(c.split()));
   fmt::print("isa        {}\n", isas);
   for (const Group group : {kAddressing, kRule}) {
     std::string line;
@@ -132,6 +134,7 @@ void register_check(CLI::App& app, Action& action) {
   verb->add_option("--isa", o->check.isa, "One instruction set level (default: each that this machine has, in turn)");
   verb->add_option("--kernel", o->check.kernel, "One kernel by name");
   verb->add_option("--threads", o->check.threads, "Cases at a time (default: one per CPU)")->check(CLI::PositiveNumber);
+  verb->add_flag("--fail-fast", o->check.fail_fast, "Stop at the first failure");
   verb->add_option("--json", o->json, "Write the report as JSON to this file");
   verb->callback([o, &action] { action = [o] { return conformance::run_check(o->check, o->json); }; });
 }

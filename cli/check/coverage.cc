@@ -19,6 +19,7 @@ void Coverage::add(const Spec& spec, const Facts& facts) {
   ++cases_;
   long_ += facts.is_long ? 1 : 0;
   boundary_ += facts.boundary ? 1 : 0;
+  split_ += facts.split ? 1 : 0;
   if (!facts.isa.empty()) ++isas_[facts.isa];
   std::set<int32_t> have;
   std::set<int32_t> k_formats;
@@ -69,6 +70,7 @@ std::vector<std::string> Coverage::shortfalls(const std::vector<std::string>& is
   need(mixed_, cases_ * 3 / 10, "several sources of mixed formats", &list);
   need(long_, cases_ / 5, "rows longer than three tiles", &list);
   need(boundary_, cases_ / 2, "a dominating score on an edge", &list);
+  need(split_, cases_ / 20, "a row block cut and merged", &list);
   const auto missing = pairs_missing();
   if (!missing.empty()) {
     std::string line = std::to_string(missing.size()) + " legal pairs never met:";

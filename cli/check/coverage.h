@@ -15,6 +15,7 @@ struct Facts {
   std::string isa;
   bool is_long = false;   // a row saw more than three tiles
   bool boundary = false;  // a key on an edge dominated
+  bool split = false;     // a row block was cut and its partials merged
   bool refused = false;   // the library had no kernel for it
 };
 
@@ -26,6 +27,7 @@ class Coverage {
   [[nodiscard]] int64_t mixed() const { return mixed_; }
   [[nodiscard]] int64_t longer() const { return long_; }
   [[nodiscard]] int64_t boundary() const { return boundary_; }
+  [[nodiscard]] int64_t split() const { return split_; }
   [[nodiscard]] const std::map<std::string, int64_t>& isas() const { return isas_; }
   // Cases with the feature in any source; formats count as K or as V.
   [[nodiscard]] int64_t count(Group group, int32_t choice) const;
@@ -41,6 +43,7 @@ class Coverage {
   int64_t mixed_ = 0;
   int64_t long_ = 0;
   int64_t boundary_ = 0;
+  int64_t split_ = 0;
   std::map<std::string, int64_t> isas_;
   std::vector<int64_t> counts_ = std::vector<int64_t>(kMaxFeatures);
   std::vector<int64_t> formats_ = std::vector<int64_t>(32);

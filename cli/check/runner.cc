@@ -185,6 +185,7 @@ std::string examine(Case* made, PlanOptions options, CaseResult* result) {
   }
   if (!outcome.status.ok()) return "refused: " + outcome.status.message();
   if (!outcome.fault.empty()) return outcome.fault;
+  if (const Result<Explanation> plan = explain(made->problem, options); plan.ok()) result->facts.split = plan->split_blocks > 0;
   Bits second;
   order.seed ^= 0x55;
   outcome = run_guarded(made, made->problem, spec.at(kPath), options, 0xa5, &second);
@@ -332,7 +333,7 @@ Report run_cases(const CheckOptions& options, const std::function<void(int64_t d
       {
         const std::lock_guard<std::mutex> lock(mutex);
         do {
-          if (next >= end) return;
+          if (next >= end || (options.fail_fast && report.failed > 0)) return;
           index = next++;
           spec = stream.next();
         } while (options.only_case >= 0 && index != options.only_case);
@@ -363,7 +364,7 @@ Report run_cases(const CheckOptions& options, const std::function<void(int64_t d
   report.shortfalls = report.coverage.shortfalls(options.isa.empty() && options.kernel.empty() ? report.isas : std::vector<std::string>{});
   for (const auto& [a, b] : stream.unreachable())
     report.shortfalls.push_back("no case could hold " + feature_name(a) + " with " + feature_name(b));
-  report.enforced = options.only_case < 0 && options.cases >= kEnforcedFrom;
+  report.enforced = options.only_case < 0 && options.cases >= kEnforcedFrom && report.coverage.cases() == options.cases;
   return report;
 }
 
