@@ -61,6 +61,7 @@ std::array<GroupInfo, kNumGroups> make_groups() {
   g[kWorkers] = {"workers", {{"1", 1}, {"2", 1}, {"3", 1}, {"4", 1}, {"5", 1}, {"6", 1}, {"7", 1}}};
   g[kPool] = {"pool", {{"sequential", 6}, {"threads", 1}, {"openmp", 1}}};
   g[kPath] = {"path", {{"attend", 2}, {"plan", 3}, {"loose_plan", 2}}};
+  g[kFloatEnv] = {"caller", {{"usual", 5}, {"ftz_daz", 1}}};
   g[kKFormat] = {"k", format_choices(false)};
   g[kVFormat] = {"v", format_choices(true)};
   g[kAddressing] = {"addressing",

@@ -40,6 +40,7 @@ enum Group : int32_t {
   kWorkers,
   kPool,
   kPath,
+  kFloatEnv,
   kKFormat,
   kVFormat,
   kAddressing,
@@ -77,7 +78,8 @@ enum : int32_t { kUsualScores, kHugePositive, kHugeNegative };
 enum : int32_t { kFinite, kKNan, kKInf, kVNonFinite, kQNonFinite };
 enum : int32_t { kSequential, kThreads, kOpenMp };
 enum : int32_t { kAttend, kPlan, kLoosePlan };
-enum : int32_t { kShared };  // then headwater::Format + 1
+enum : int32_t { kUsualEnv, kFlushEnv };  // the caller's FTZ and DAZ
+enum : int32_t { kShared };               // then headwater::Format + 1
 enum : int32_t { kRagged, kBlockTable, kPagesLens, kPagesLast, kPagesBoth, kSlotPool };
 enum : int32_t { kPage1, kPage2, kPageOdd, kPage16, kPage64, kPage256 };
 enum : int32_t { kFull, kCausal, kWindow, kWindowAll, kCompressed, kSlot32, kSlot64, kPosition };

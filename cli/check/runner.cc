@@ -10,6 +10,10 @@
 #include "cli/check/tolerance.h"
 #include "src/core/resolved.h"
 
+#if defined(__SSE2__)
+#include <xmmintrin.h>
+#endif
+
 namespace headwater::conformance {
 
 extern const char* const kUnsupportedList;  // docs/unsupported.txt, made by CMakeLists.txt
@@ -35,6 +39,25 @@ struct TaskOrder {
     for (const int32_t task : order) running.emplace_back([=] { body(arg, task); });
     for (std::thread& thread : running) thread.join();
   }
+};
+
+// The calling thread with FTZ and DAZ set, as a host application may have left it. Only where the machine can say so.
+class FlushEnv {
+ public:
+#if defined(__SSE2__)
+  explicit FlushEnv(bool on) : saved_(_mm_getcsr()) {
+    if (on) _mm_setcsr(saved_ | 0x8040U);
+  }
+  ~FlushEnv() { _mm_setcsr(saved_); }
+
+ private:
+  unsigned saved_;
+#else
+  explicit FlushEnv(bool /*on*/) {}
+#endif
+ public:
+  FlushEnv(const FlushEnv&) = delete;
+  FlushEnv& operator=(const FlushEnv&) = delete;
 };
 
 struct Outcome {
@@ -92,6 +115,7 @@ struct Bits {
 Outcome run_guarded(Case* made, const Problem& problem, int32_t path, const PlanOptions& options, uint8_t poison, Bits* bits) {
   made->out.fill(poison);
   made->lse.fill(poison);
+  const FlushEnv environment(made->spec.at(kFloatEnv) == choice::kFlushEnv);
   Outcome outcome = run_path(problem, path, options, poison, mix(made->seed, 6, static_cast<uint64_t>(made->index)));
   if (!outcome.status.ok() || !outcome.fault.empty()) return outcome;
   if (const std::string where = made->out.damage(); !where.empty()) outcome.fault = "beside out, " + where;
