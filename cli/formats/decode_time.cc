@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cli/formats/study.h"
+#include "cli/machine.h"
 
 namespace headwater::cli::formats {
 namespace {
@@ -58,11 +59,11 @@ Status time_runs(const Problem& problem, DecodeTime* time) {
     if (i >= kWarmRuns) runs.push_back(seconds_since(start));
   }
   if (!status.ok()) return status;
-  std::sort(runs.begin(), runs.end());
-  time->median_s = runs[runs.size() / 2];
-  time->fastest_s = runs.front();
-  time->low_s = runs[runs.size() / 4];
-  time->high_s = runs[runs.size() * 3 / 4];
+  time->fastest_s = *std::min_element(runs.begin(), runs.end());
+  const Timing timing = summarize(std::move(runs));
+  time->median_s = timing.median;
+  time->low_s = timing.low;
+  time->high_s = timing.high;
   time->kernel = plan->kernel();
   return {};
 }

@@ -3,8 +3,10 @@
 #include <cstdio>
 #include <fstream>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "cli/formats/study.h"
+#include "cli/json_file.h"
 #include "cli/verb.h"
 
 namespace headwater::cli {
@@ -22,11 +24,13 @@ int judge(const formats::Options& options) {
   for (const std::string& file : options.files) {
     Result<formats::Study> study = formats::make_study(file, options);
     if (!study.ok()) return fail(study.status());
-    std::fputs(formats::report_text(*study).c_str(), stdout);
+    if (options.json != "-") std::fputs(formats::report_text(*study).c_str(), stdout);
     studies.push_back(std::move(study).value());
   }
-  if (!options.json.empty() && !write_file(options.json, formats::report_json(studies, options)))
-    return fail("cannot write " + options.json);
+  if (!options.json.empty()) {
+    const Status status = write_json(options.json, formats::report_json(studies, options));
+    if (!status.ok()) return fail(status);
+  }
   if (!options.plot.empty() && !write_file(options.plot, formats::report_svg(studies[0]))) return fail("cannot write " + options.plot);
   return kDone;
 }
@@ -42,7 +46,7 @@ void register_formats(CLI::App& app, Action& action) {
   verb->add_option("--recent", o->recent, "Newest tokens kept in bf16 in the rows that do so; 0 leaves them out")
       ->check(CLI::Range(0, 1 << 20));
   verb->add_option("--context", o->decode_context, "Entries of the timed decode step; 0 times nothing")->check(CLI::Range(0, 1 << 20));
-  verb->add_option("--json", o->json, "Write everything measured to this file");
+  verb->add_option("--json", o->json, "Write everything measured as JSON to this file (- : standard output, and no text)");
   verb->add_option("--plot", o->plot, "Draw the table as an SVG file");
   verb->callback([o, &action] { action = [o] { return judge(*o); }; });
 }

@@ -50,7 +50,7 @@ double free_height(double x, double y, std::vector<std::pair<double, double>>* t
     moved = false;
     for (const auto& [tx, ty] : *taken) {
       if (std::fabs(tx - x) < kLong && std::fabs(ty - y) < kLine) {
-        y = ty + kLine;
+        y = ty + kLine + 0.1;  // past it for good: a rounded sum may fall short of kLine
         moved = true;
       }
     }

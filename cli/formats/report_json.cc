@@ -6,7 +6,7 @@
 namespace headwater::cli::formats {
 namespace {
 
-using nlohmann::json;
+using json = nlohmann::ordered_json;
 
 json errors_json(const Errors& e) {
   return {{"rows", e.rows},
@@ -56,14 +56,9 @@ json result_json(const Study& study, const ChoiceResult& r) {
 }
 
 json study_json(const Study& study) {
-  json j = {{"file", study.file},
-            {"origin", study.origin},
-            {"text", study.text},
-            {"synthetic", study.synthetic},
-            {"stored_as", study.stored_as},
-            {"machine", study.machine},
-            {"scales_from", study.scales_from},
-            {"centred", study.centred}};
+  json j = {{"file", study.file},           {"origin", study.origin},           {"text", study.text},
+            {"synthetic", study.synthetic}, {"stored_as", study.stored_as},     {"machine", study.machine},
+            {"busy", study.busy},           {"scales_from", study.scales_from}, {"centred", study.centred}};
   if (!study.centring_refused.empty()) j["center_k_refused"] = study.centring_refused;
   for (const Layer& layer : study.layers) {
     j["layers"].push_back(
@@ -86,10 +81,10 @@ json study_json(const Study& study) {
 
 }  // namespace
 
-std::string report_json(const std::vector<Study>& studies, const Options& options) {
+json report_json(const std::vector<Study>& studies, const Options& options) {
   json j = {{"headwater", version()}, {"center_k", options.center_k}, {"files", json::array()}};
   for (const Study& study : studies) j["files"].push_back(study_json(study));
-  return j.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
+  return j;
 }
 
 }  // namespace headwater::cli::formats

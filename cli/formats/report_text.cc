@@ -186,7 +186,7 @@ std::string times(const Study& study) {
   return fmt::format("\nDecode step on this machine ({}): 1 query, {} entries (the rows of {} again and again, paged), 1 layer\n",
                      study.machine, thousands(static_cast<double>(timed->time.context)),
                      study.layers[0].name.empty() ? "the first source" : study.layers[0].name) +
-         table.text(2);
+         table.text(2) + (study.busy.empty() ? "" : fmt::format("  This machine is busy ({}): these times say little.\n", study.busy));
 }
 
 std::string closing(const Study& study) {

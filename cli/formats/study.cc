@@ -6,6 +6,7 @@
 #include <cmath>
 #include <utility>
 
+#include "cli/machine.h"
 #include "src/io/problem_file.h"
 
 namespace headwater::cli::formats {
@@ -445,6 +446,7 @@ Result<Study> make_study(const std::string& file_name, const Options& options) {
     if (!result.ok()) return Status(result.status().code(), file_name + ": " + choice.name + ": " + result.status().message());
     study.results.push_back(std::move(result).value());
   }
+  if (options.decode_context > 0) study.busy = busy_machine();
   return study;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -79,6 +80,7 @@ struct Study {
   std::string scales_from;  // in words
   std::string stored_as;    // formats of the file's own KV
   bool stored_in_float = true;
+  std::string busy;              // why times here say little; empty when they can be trusted
   std::string machine;           // "cpu: 2 threads, avx2"
   std::string centring_refused;  // empty: possible
   bool centred = false;          // --center-k was on
@@ -97,7 +99,7 @@ struct Study {
 [[nodiscard]] Result<DecodeTime> time_decode(const Layer& layer, const Choice& choice, const ScaleValues& scales, int64_t context);
 
 [[nodiscard]] std::string report_text(const Study& study);
-[[nodiscard]] std::string report_json(const std::vector<Study>& studies, const Options& options);
+[[nodiscard]] nlohmann::ordered_json report_json(const std::vector<Study>& studies, const Options& options);
 [[nodiscard]] std::string report_svg(const Study& study);
 
 }  // namespace headwater::cli::formats

@@ -246,12 +246,12 @@ TEST(FormatsReport, SyntheticDataIsCalledSo) {
 
 TEST(FormatsReport, JsonHoldsWhatTheStudyHolds) {
   const Study& study = captured();
-  const nlohmann::json j = nlohmann::json::parse(report_json({study}, Options{}));
-  const nlohmann::json& file = j.at("files").at(0);
+  const nlohmann::ordered_json j = report_json({study}, Options{});
+  const nlohmann::ordered_json& file = j.at("files").at(0);
   EXPECT_EQ(file.at("synthetic"), false);
   ASSERT_EQ(file.at("formats").size(), study.results.size());
   for (size_t i = 0; i < study.results.size(); ++i) {
-    const nlohmann::json& row = file.at("formats").at(i);
+    const nlohmann::ordered_json& row = file.at("formats").at(i);
     const ChoiceResult& r = study.results[i];
     EXPECT_EQ(row.at("name"), r.choice.name);
     EXPECT_EQ(row.at("bytes_per_token"), r.bytes_per_token);
@@ -272,6 +272,19 @@ TEST(FormatsReport, PlotNamesEveryFormatWithAnError) {
     if (r.all.k_rms <= 0.0) continue;
     EXPECT_NE(svg.find(">" + r.choice.name + "<"), std::string::npos) << r.choice.name;
   }
+}
+
+// Many points in one place: labels must make room for each other and come to an end.
+TEST(FormatsReport, PlotOfEqualPointsEnds) {
+  Study study = captured();
+  for (size_t i = 0; i < study.results.size(); ++i) {
+    study.results[i].all.k_rms = 0.1 + 1e-5 * static_cast<double>(i);
+    study.results[i].all.v_rms = 0.1;
+    study.results[i].bytes_per_token = 1000.0;
+  }
+  const std::vector<ChoiceResult> once = study.results;
+  for (int i = 0; i < 7; ++i) study.results.insert(study.results.end(), once.begin(), once.end());
+  EXPECT_NE(report_svg(study).find("</svg>"), std::string::npos);
 }
 
 TEST(FormatsOptions, CenterKKeepsTheOutputAndLowersTheError) {
