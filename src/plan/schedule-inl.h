@@ -14,7 +14,7 @@ HEADWATER_HD size_t layout_schedule(const PlanShape& shape, void* buffer, Schedu
   char* const base = static_cast<char*>(buffer);
   size_t at = 0;
   auto take = [&](size_t bytes) {
-    char* p = base + at;
+    char* p = base == nullptr ? nullptr : base + at;  // no arithmetic on null
     at = align_up(at + bytes, 256);
     return p;
   };
