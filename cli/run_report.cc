@@ -101,7 +101,7 @@ std::string report_text(const std::string& file, const std::vector<RunReport>& r
   if (reports.size() == 1) {
     const RunReport& r = reports.front();
     if (!r.note.empty()) out += "  " + printable(r.note) + "\n";
-    out += (r.name.empty() ? "" : printable(r.name) + ": ") + printable(r.line) + "\n";
+    if (!r.name.empty()) out += "  " + printable(r.name) + "\n";
     add_block(r, &out);
     return out + warning;
   }
