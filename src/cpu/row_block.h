@@ -18,7 +18,7 @@ inline constexpr int32_t kMaxPassRows = 128;
 inline constexpr int32_t kFewRows = 8;
 // Floats of a scratch row of `width` columns: whole vectors of 16, and an odd number of 64-byte lines, since walking down a column at an
 // even number of lines would use half of the L1 sets, or fewer.
-constexpr int32_t scratch_row_floats(int32_t width) { return ((width + 15) / 16 | 1) * 16; }
+[[gnu::always_inline]] constexpr int32_t scratch_row_floats(int32_t width) { return ((width + 15) / 16 | 1) * 16; }
 
 // Rows [row_begin, row_end) of an item; row = token * head_block + head.
 struct RowPass {
