@@ -1,0 +1,12 @@
+# headwater_test(NAME SOURCES... [LIBS ...] [LABELS fast|slow ...]): one GoogleTest binary, one CTest case per binary.
+function(headwater_test name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LIBS;LABELS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  headwater_options(${name})
+  target_link_libraries(${name} PRIVATE ${ARG_LIBS} headwater headwater_core GTest::gtest_main GTest::gtest)
+  add_test(NAME ${name} COMMAND ${name})
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS fast)
+  endif()
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}")
+endfunction()
