@@ -1,4 +1,4 @@
-// What this machine can do at best, measured: the roofline that `run` and `bench` compare with.
+// The machine that times are taken on. What it can do at best: cli/bench/ceilings.h.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,6 @@ namespace headwater::cli {
 
 // Others at work here: "load 7.3 on 2 CPUs", or empty when times can be trusted.
 [[nodiscard]] std::string busy_machine();
-
-struct Roofline {
-  double read_gbs = 0.0;    // reading memory, all threads together
-  double fma_gflops = 0.0;  // float32 multiply-adds in registers; 0: not measured on this architecture
-};
-// Takes about a quarter of a second and four times the last cache level (at most 256 MiB) of memory; measured once per thread count.
-[[nodiscard]] Roofline measured_roofline(int32_t threads);
 
 // Makes the next run find its data in memory: writes a buffer of twice the last cache level.
 class CacheFlusher {

@@ -45,10 +45,11 @@ class Runner {
  private:
   Status prepare(io::OwnedProblem* problem, RunReport* report);
   Status measure(const Plan& plan, const Problem& problem, RunReport* report);
-  static void judge_rate(RunReport* report);
+  void judge_rate(RunReport* report);
 
   const RunOptions& o_;
   CacheFlusher flusher_;
+  std::unique_ptr<CeilingMeter> meter_;  // made for the first problem that is worth judging
 };
 
 Status Runner::prepare(io::OwnedProblem* problem, RunReport* report) {
@@ -112,12 +113,11 @@ void Runner::judge_rate(RunReport* report) {
   if (report->work.bytes() >= kJudgedBytes) report->gbs = report->work.bytes() / seconds * 1e-9;
   if (report->work.flops >= kJudgedFlops) report->gflops = report->work.flops / seconds * 1e-9;
   if (!report->gbs && !report->gflops) return;
-  report->roofline = measured_roofline(report->workers);
-  const bool peak_known = report->roofline.fma_gflops > 0.0;
-  const double memory = report->gbs.value_or(0.0) / report->roofline.read_gbs;
-  const double arithmetic = peak_known ? report->gflops.value_or(0.0) / report->roofline.fma_gflops : 0.0;
-  // Without a measured peak of arithmetic only work that is surely bound by memory has a share.
-  if (!peak_known && report->work.flops > 2.0 * report->work.bytes()) return;
+  if (!meter_) meter_ = std::make_unique<CeilingMeter>(report->workers);
+  meter_->sample();
+  report->ceilings = meter_->best();
+  const double memory = report->gbs.value_or(0.0) / report->ceilings.dram_gbps;
+  const double arithmetic = report->gflops.value_or(0.0) / report->ceilings.fma_gflops;
   report->memory_bound = memory >= arithmetic;
   report->roofline_share = std::max(memory, arithmetic);
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/bench/ceilings.h"
 #include "cli/machine.h"
 #include "cli/work.h"
 #include "headwater/headwater.h"
@@ -38,7 +39,7 @@ struct RunReport {
   std::optional<double> gflops;
   std::optional<double> roofline_share;
   bool memory_bound = false;
-  Roofline roofline;
+  Ceilings ceilings;
   std::optional<CheckResult> check;
 };
 

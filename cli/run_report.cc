@@ -23,8 +23,8 @@ std::string why(const RunReport& r) {
 
 std::string share(const RunReport& r) {
   if (!r.roofline_share) return "";
-  const std::string of = r.memory_bound ? fmt::format("{:.1f} GB/s memory reads", r.roofline.read_gbs)
-                                        : fmt::format("{:.0f} GFLOP/s float32", r.roofline.fma_gflops);
+  const std::string of = r.memory_bound ? fmt::format("{:.1f} GB/s memory reads", r.ceilings.dram_gbps)
+                                        : fmt::format("{:.0f} GFLOP/s float32", r.ceilings.fma_gflops);
   return fmt::format("{:.0f} % of this machine's roofline ({}, measured just now, {} threads)", *r.roofline_share * 100, of, r.workers);
 }
 
@@ -83,7 +83,7 @@ void add_table(const std::vector<RunReport>& reports, std::string* out) {
   for (const RunReport& r : reports) {
     if (!r.roofline_share) continue;
     *out += fmt::format("  roofline: {:.1f} GB/s memory reads, {:.0f} GFLOP/s float32, measured just now with {} threads\n",
-                        r.roofline.read_gbs, r.roofline.fma_gflops, r.workers);
+                        r.ceilings.dram_gbps, r.ceilings.fma_gflops, r.workers);
     break;
   }
 }
@@ -137,8 +137,8 @@ nlohmann::ordered_json report_json(const std::string& file, const std::vector<Ru
     if (r.roofline_share) {
       p["roofline"] = {{"share", *r.roofline_share},
                        {"bound", r.memory_bound ? "memory" : "arithmetic"},
-                       {"read_gb_per_s", r.roofline.read_gbs},
-                       {"fma_gflop_per_s", r.roofline.fma_gflops}};
+                       {"read_gb_per_s", r.ceilings.dram_gbps},
+                       {"fma_gflop_per_s", r.ceilings.fma_gflops}};
     }
     if (r.check) {
       p["check"] = {{"passed", r.check->passed},
