@@ -67,8 +67,10 @@ std::string why_scales_do_not_help(const Study& study) {
   const ChoiceResult* one = find(study, "fp8, scale 1.0");
   const ChoiceResult* tensor = find(study, "fp8 per tensor");
   if (!one || !tensor || tensor->all.k_rms < one->all.k_rms || one->all.k_rms == 0.0) return {};
-  return "  fp8 is a floating format: a scale matters when values pass 448 or sink below 2^-6, and otherwise only moves them within their\n"
-         "  binade. K's values here stand between, so its scaled rows are no better than scale 1.0.\n";
+  return fmt::format(
+      "  fp8 is a floating format: a scale matters where values pass 448 or sink below 2^-6, and otherwise only moves them within their\n"
+      "  binade. {:.1f} % of K's values stand between as they are: its scaled rows are no better than scale 1.0.\n",
+      100.0 * study.k_in_fp8_normal);
 }
 
 std::string main_table(const Study& study) {
@@ -109,7 +111,7 @@ std::string saturation(const Study& study) {
   std::string text;
   for (const ChoiceResult& r : study.results) {
     if (r.saturated > 0) {
-      text += fmt::format("  {}: {} stored values lie beyond the largest that its scale ({}) can hold, and are cut to it.\n", r.choice.name,
+      text += fmt::format("  {}: values beyond the largest that its scale ({}) can hold, cut to it: {}\n", r.choice.name,
                           thousands(static_cast<double>(r.saturated)), r.scales);
     }
   }
@@ -181,7 +183,8 @@ std::string times(const Study& study) {
     if (r.time.context == 0) continue;
     const auto us = [](double seconds) { return fmt::format("{:.0f}", seconds * 1e6); };
     table.add({r.choice.name, us(r.time.median_s), us(r.time.fastest_s), us(r.time.high_s),
-               fmt::format("{:.1f}", static_cast<double>(r.time.bytes) / r.time.median_s * 1e-9), r.time.kernel});
+               study.busy.empty() ? fmt::format("{:.1f}", static_cast<double>(r.time.bytes) / r.time.median_s * 1e-9) : "-",
+               r.time.kernel});
   }
   return fmt::format("\nDecode step on this machine ({}): 1 query, {} entries (the rows of {} again and again, paged), 1 layer\n",
                      study.machine, thousands(static_cast<double>(timed->time.context)),

@@ -384,11 +384,26 @@ std::string note(const io::Notes& notes, const std::string& key) {
   return found == notes.end() ? std::string() : found->second;
 }
 
+double share_in_fp8_normal(const std::vector<Layer>& layers) {
+  constexpr float kLeast = 0.015625F;  // 2^-6: below it e4m3 is subnormal
+  constexpr float kMost = 448.0F;
+  int64_t inside = 0;
+  int64_t all = 0;
+  for (const Layer& layer : layers) {
+    for (const Rows& rows : layer.sources) {
+      inside += std::count_if(rows.k.begin(), rows.k.end(), [](float x) { return std::fabs(x) >= kLeast && std::fabs(x) <= kMost; });
+      all += static_cast<int64_t>(rows.k.size());
+    }
+  }
+  return all == 0 ? 0.0 : static_cast<double>(inside) / static_cast<double>(all);
+}
+
 void describe(const io::ProblemFile& file, const Options& options, Study* study) {
   study->file = file.file_name();
   study->origin = note(file.notes(), "origin");
   study->text = note(file.notes(), "text");
   study->synthetic = note(file.notes(), "note.kind") == "synthetic";
+  study->k_in_fp8_normal = share_in_fp8_normal(study->layers);
   study->calibrated = !options.calibrate.empty();
   study->scales_from = study->calibrated ? "amax of " + options.calibrate : "amax of this data itself, which is optimistic";
   study->mean_from = study->calibrated ? "of " + options.calibrate : "of this data itself";

@@ -80,6 +80,7 @@ struct Study {
   std::string scales_from;  // in words
   std::string stored_as;    // formats of the file's own KV
   bool stored_in_float = true;
+  double k_in_fp8_normal = 0.0;  // share of K's values from 2^-6 to 448 in magnitude
   std::string busy;              // why times here say little; empty when they can be trusted
   std::string machine;           // "cpu: 2 threads, avx2"
   std::string centring_refused;  // empty: possible
