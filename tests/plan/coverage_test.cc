@@ -279,5 +279,34 @@ TEST(Plan, FewBlocksSpreadOverMoreWorkersThanFragments) {
   EXPECT_GT(schedule.items().size(), 32U);
 }
 
+TEST(Line, PositionsAreEvenAndFoundAgain) {
+  for (const int64_t total : {int64_t{0}, int64_t{1}, int64_t{5}, int64_t{131}, int64_t{1000003}, int64_t{1} << 61}) {
+    for (const int32_t workers : {1, 2, 7, 132, 65536}) {
+      EXPECT_EQ(worker_position(total, workers, 0), 0);
+      EXPECT_EQ(worker_position(total, workers, workers), total);
+      for (int64_t w = 0; w < workers; w += 1 + workers / 50) {
+        const int64_t position = worker_position(total, workers, w);
+        const int64_t length = worker_position(total, workers, w + 1) - position;
+        EXPECT_TRUE(length == total / workers || length == total / workers + 1);
+        const int64_t above = first_worker_above(total, workers, position);
+        EXPECT_GT(above, w);
+        EXPECT_LE(worker_position(total, workers, above - 1), position);
+        EXPECT_TRUE(above > workers || worker_position(total, workers, above) > position);
+      }
+    }
+  }
+}
+
+TEST(Line, FragmentBoundariesAreFoundAgain) {
+  TokenBlock block;
+  for (block.tiles = 1; block.tiles < 200; block.tiles += 3) {
+    for (block.fragments = 1; block.fragments <= std::min<int64_t>(block.tiles, 32); ++block.fragments) {
+      for (int64_t f = 0; f <= block.fragments; ++f) {
+        EXPECT_EQ(fragment_at(block, fragment_begin(block.tiles, block.fragments, f)), f);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace headwater::plan
