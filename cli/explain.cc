@@ -4,11 +4,11 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "cli/json_file.h"
 #include "cli/terminal.h"
 #include "cli/verb.h"
 #include "headwater/headwater.h"
@@ -20,13 +20,13 @@ namespace {
 struct Options {
   std::string file;
   std::string svg;
+  std::string json;
   int64_t layer = -1;
-  bool json = false;
   PlanOptions plan;
 };
 
-nlohmann::json to_json(const Options& o, const io::OwnedProblem& owned, const Explanation& e) {
-  nlohmann::json out;
+nlohmann::ordered_json to_json(const Options& o, const io::OwnedProblem& owned, const Explanation& e) {
+  nlohmann::ordered_json out;
   out["file"] = printable(o.file);
   out["problem"] = printable(owned.name);
   out["kernel"] = e.kernel;
@@ -38,7 +38,7 @@ nlohmann::json to_json(const Options& o, const io::OwnedProblem& owned, const Ex
   out["split_blocks"] = e.split_blocks;
   out["worker_load"] = e.worker_load;
   out["load_bound"] = e.load_bound;
-  out["timeline"] = nlohmann::json::array();
+  out["timeline"] = nlohmann::ordered_json::array();
   for (const TimelineItem& item : e.timeline) {
     out["timeline"].push_back({{"worker", item.worker},
                                {"request", item.request},
@@ -81,14 +81,9 @@ void print(const Options& o, const io::OwnedProblem& owned, const Explanation& e
 int explain_file(const Options& o) {
   const Result<io::ProblemFile> file = io::ProblemFile::open(o.file);
   if (!file.ok()) return fail(file.status());
-  size_t index = 0;
-  if (o.layer >= 0) {
-    const std::vector<int64_t>& layers = file->layers();
-    const auto found = std::find(layers.begin(), layers.end(), o.layer);
-    if (found == layers.end()) return fail(fmt::format("--layer {}: {} has no layers.{}", o.layer, printable(o.file), o.layer));
-    index = static_cast<size_t>(found - layers.begin());
-  }
-  const Result<io::OwnedProblem> owned = file->load(index);
+  const Result<std::vector<size_t>> chosen = io::choose_problems(*file, o.layer);
+  if (!chosen.ok()) return fail(chosen.status());
+  const Result<io::OwnedProblem> owned = file->load(chosen->front());
   if (!owned.ok()) return fail(owned.status());
   const Result<Explanation> explanation = explain(owned->problem, o.plan);
   if (!explanation.ok()) return fail(explanation.status());
@@ -98,9 +93,10 @@ int explain_file(const Options& o) {
     svg.flush();
     if (!svg) return fail("--svg " + o.svg + ": cannot be written");
   }
-  if (o.json) {
-    fmt::print("{}\n", to_json(o, *owned, *explanation).dump(2));
-  } else {
+  if (!o.json.empty()) {
+    if (const Status status = write_json(o.json, to_json(o, *owned, *explanation)); !status.ok()) return fail(status);
+  }
+  if (o.json != "-") {
     print(o, *owned, *explanation);
     if (o.layer < 0 && file->size() > 1) fmt::print("\n{} problems in the file: --layer N explains another\n", file->size());
   }
@@ -120,7 +116,7 @@ void register_explain(CLI::App& app, Action& action) {
   verb->add_option("--isa", o->plan.isa, "Force an ISA level: scalar, avx2, avx512, neon");
   verb->add_flag("--batch-invariant", o->plan.batch_invariant, "Plan so that a request's bits depend on that request alone");
   verb->add_option("--svg", o->svg, "Write the time line of the workers as an SVG file");
-  verb->add_flag("--json", o->json, "JSON for programs");
+  verb->add_option("--json", o->json, "Write the explanation as JSON to this file (- : standard output, and no text)");
   verb->callback([o, &action] { action = [o] { return explain_file(*o); }; });
 }
 

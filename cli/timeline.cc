@@ -33,11 +33,7 @@ std::vector<int32_t> chosen_workers(const Explanation& e, int max_workers) {
   return chosen;
 }
 
-char letter(const TimelineItem& item) {
-  constexpr char kLetters[] = "0123456789abcdefghijklmnopqrstuvwxyz";
-  constexpr char kCutLetters[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ";
-  return (item.cut ? kCutLetters : kLetters)[item.request % 36];
-}
+char letter(const TimelineItem& item) { return static_cast<char>((item.cut ? 'A' : 'a') + item.request % 26); }
 
 std::string escaped(const std::string& text) {
   std::string out;
@@ -60,6 +56,7 @@ std::string timeline_text(const Explanation& e, int columns, int max_workers) {
       const auto begin = static_cast<size_t>(std::floor(item.begin / longest * columns));
       const auto end = static_cast<size_t>(std::ceil(item.end / longest * columns - 1e-9));
       for (size_t c = begin; c < std::min(end, bar.size()); ++c) bar[c] = letter(item);
+      if (begin > 0 && end > begin + 2) bar[begin] = '|';
     }
     out += fmt::format("  worker {:>4} |{}| {:.3f}\n", w, bar, e.worker_load[static_cast<size_t>(w)]);
   }

@@ -46,6 +46,7 @@ std::string report_text(const std::vector<Row>& rows, const Ceilings& ceilings, 
                human_bytes(static_cast<double>(r.scratch_bytes)), std::to_string(r.runs), std::to_string(r.copies)});
   }
   std::string out = cpu_name() + "; ceilings, " + ceilings_line(ceilings, steadiness) + "\n";
+  if (const std::string busy = busy_machine(); !busy.empty()) out += "not a quiet machine: " + busy + "\n";
   if (!table.empty()) out += "\n" + table.text();
   for (const Row& r : rows) {
     if (!r.fault.empty()) out += fmt::format("{}: {}\n", printable(r.name), printable(r.fault));

@@ -146,8 +146,8 @@ Explanation two_workers() {
 
 TEST(Timeline, DrawsEveryWorker) {
   const std::string text = timeline_text(two_workers(), 10, 16);
-  EXPECT_NE(text.find("|0000000000| 1.250"), std::string::npos) << text;
-  EXPECT_NE(text.find("|00aaaa....| 0.750"), std::string::npos) << text;
+  EXPECT_NE(text.find("|AAAAAAAAAA| 1.250"), std::string::npos) << text;
+  EXPECT_NE(text.find("|AA|kkk....| 0.750"), std::string::npos) << text;
   EXPECT_EQ(timeline_text(Explanation(), 10, 16), "  no work\n");
 }
 
