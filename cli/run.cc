@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "cli/check/tolerance.h"
+#include "cli/device_problem.h"
 #include "cli/json_file.h"
 #include "cli/reencode.h"
 #include "cli/terminal.h"
@@ -44,7 +45,7 @@ class Runner {
 
  private:
   Status prepare(io::OwnedProblem* problem, RunReport* report);
-  Status measure(const Plan& plan, const Problem& problem, RunReport* report);
+  Status measure(const Plan& plan, const Problem& problem, DeviceProblem* device, RunReport* report);
   void judge_rate(RunReport* report);
 
   const RunOptions& o_;
@@ -75,33 +76,54 @@ Status Runner::prepare(io::OwnedProblem* problem, RunReport* report) {
   return {};
 }
 
-double seconds_of(const Plan& plan, const Problem& problem, Buffer schedule, Buffer scratch, Status* status) {
-  const auto begin = Clock::now();
-  *status = plan.run(problem, schedule, scratch);
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
+// Memory of one plan, where the problem is.
+class Workspace {
+ public:
+  explicit Workspace(DeviceProblem* device) : device_(device) {}
+  Result<Buffer> allocate(size_t bytes) {
+    if (device_ != nullptr) return device_->allocate(bytes);
+    host_.emplace_back(bytes);
+    if (host_.back().data() == nullptr) return Status(StatusCode::kBuffer, "no memory for schedule and scratch");
+    return Buffer{host_.back().data(), host_.back().size()};
+  }
+  // One run, waited for.
+  double seconds(const Plan& plan, const Problem& problem, Buffer schedule, Buffer scratch, Status* status) const {
+    const auto begin = Clock::now();
+    *status = plan.run(problem, schedule, scratch);
+    if (status->ok() && device_ != nullptr) *status = device_->synchronize();
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+  }
 
-Status Runner::measure(const Plan& plan, const Problem& problem, RunReport* report) {
-  io::AlignedBytes schedule(plan.schedule_bytes());
-  io::AlignedBytes scratch(plan.scratch_bytes());
-  if (schedule.data() == nullptr || scratch.data() == nullptr) return {StatusCode::kBuffer, "no memory for schedule and scratch"};
-  const Buffer schedule_buf{schedule.data(), schedule.size()};
-  const Buffer scratch_buf{scratch.data(), scratch.size()};
-  Status status = plan.schedule(Lengths::of(problem), schedule_buf);
+ private:
+  DeviceProblem* device_;
+  std::vector<io::AlignedBytes> host_;
+};
+
+Status Runner::measure(const Plan& plan, const Problem& problem, DeviceProblem* device, RunReport* report) {
+  Workspace workspace(device);
+  const Result<Buffer> schedule = workspace.allocate(plan.schedule_bytes());
+  if (!schedule.ok()) return schedule.status();
+  const Result<Buffer> scratch = workspace.allocate(plan.scratch_bytes());
+  if (!scratch.ok()) return scratch.status();
+  Status status = plan.schedule(Lengths::of(problem), *schedule);
   if (!status.ok()) return status;
   std::vector<double> cold;
   std::vector<double> warm;
-  (void)seconds_of(plan, problem, schedule_buf, scratch_buf, &status);  // starts the workers, touches the buffers
+  (void)workspace.seconds(plan, problem, *schedule, *scratch, &status);  // starts the workers, touches the buffers
   for (int i = 0; status.ok() && i < kColdRuns; ++i) {
-    flusher_.flush();
-    cold.push_back(seconds_of(plan, problem, schedule_buf, scratch_buf, &status));
+    if (device == nullptr) {
+      flusher_.flush();
+    } else if (status = device->flush_caches(); !status.ok()) {
+      break;
+    }
+    cold.push_back(workspace.seconds(plan, problem, *schedule, *scratch, &status));
   }
   const auto begin = Clock::now();
   for (int i = 0; status.ok() && i < kMaxWarmRuns; ++i) {
     if (i >= kMinWarmRuns && std::chrono::duration<double>(Clock::now() - begin).count() > kWarmSeconds) break;
-    warm.push_back(seconds_of(plan, problem, schedule_buf, scratch_buf, &status));
+    warm.push_back(workspace.seconds(plan, problem, *schedule, *scratch, &status));
   }
-  if (status.ok()) status = plan.check(schedule_buf);
+  if (status.ok()) status = plan.check(*schedule);
   report->cold = summarize(std::move(cold));
   report->warm = summarize(std::move(warm));
   return status;
@@ -112,7 +134,7 @@ void Runner::judge_rate(RunReport* report) {
   if (seconds < kJudgedSeconds) return;
   if (report->work.bytes() >= kJudgedBytes) report->gbs = report->work.bytes() / seconds * 1e-9;
   if (report->work.flops >= kJudgedFlops) report->gflops = report->work.flops / seconds * 1e-9;
-  if (!report->gbs && !report->gflops) return;
+  if (o_.backend != "cpu" || (!report->gbs && !report->gflops)) return;  // ceilings are the CPU's
   if (!meter_) meter_ = std::make_unique<CeilingMeter>(report->workers);
   meter_->sample();
   report->ceilings = meter_->best();
@@ -122,14 +144,20 @@ void Runner::judge_rate(RunReport* report) {
   report->roofline_share = std::max(memory, arithmetic);
 }
 
-CheckResult check_against_oracle(const Problem& problem) {
+bool has_float32(const Problem& problem) {
+  bool any = problem.q.type == Type::kF32;
+  for (const Source& s : problem.sources) any = any || s.k.format == Format::kF32 || (!s.shared && s.v.format == Format::kF32);
+  return any;
+}
+
+CheckResult check_against_oracle(const Problem& problem, bool rounds_p) {
   const conformance::Reference reference = conformance::run_reference(problem);
   CheckResult result;
   if (!reference.status.ok()) {
     result.fault = reference.status.message();
     return result;
   }
-  const conformance::Judgement judgement = conformance::judge(problem, reference);
+  const conformance::Judgement judgement = conformance::judge(problem, reference, rounds_p);
   result.passed = judgement.fault.empty();
   result.fault = judgement.fault;
   result.error = judgement.error;
@@ -141,7 +169,18 @@ CheckResult check_against_oracle(const Problem& problem) {
 Status Runner::run(io::OwnedProblem* owned, RunReport* report) {
   Status status = prepare(owned, report);
   if (!status.ok()) return status;
-  const Problem& problem = owned->problem;
+  // Bounds and explanation are read from the host's lengths; on a device the tensors' shapes would have to do.
+  const bool on_device = o_.backend == "cuda";
+  Result<Bounds> bounds = Bounds::of(owned->problem);
+  if (!bounds.ok()) return bounds.status();
+  std::unique_ptr<DeviceProblem> device;
+  if (on_device) {
+    Result<std::unique_ptr<DeviceProblem>> uploaded = DeviceProblem::upload(*owned, 0);
+    if (!uploaded.ok()) return uploaded.status();
+    device = std::move(uploaded).value();
+    bounds.value().device = device->problem().device;
+  }
+  const Problem& problem = device ? device->problem() : owned->problem;
   const Result<Explanation> explanation = explain(problem, o_.plan);
   if (!explanation.ok()) return explanation.status();
   report->kernel = explanation->kernel;
@@ -149,16 +188,16 @@ Status Runner::run(io::OwnedProblem* owned, RunReport* report) {
   report->plan = explanation->plan;
   report->workers = o_.plan.workers > 0 ? o_.plan.workers : usable_cpus();
   if (problem.requests > 0) {
-    const Result<Bounds> bounds = Bounds::of(problem);
-    if (!bounds.ok()) return bounds.status();
     const Result<Plan> plan = make_plan(*bounds, o_.plan);
     if (!plan.ok()) return plan.status();
     report->kernel = plan->kernel();
-    status = measure(*plan, problem, report);
+    status = measure(*plan, problem, device.get(), report);
+    if (status.ok() && device) status = device->download(*owned);
     if (!status.ok()) return status;
     judge_rate(report);
   }
-  if (o_.check) report->check = check_against_oracle(problem);
+  // Kernels of tensor cores keep P in 16 bit; problems with a float32 operand run in float32.
+  if (o_.check) report->check = check_against_oracle(owned->problem, on_device && !has_float32(owned->problem));
   return {};
 }
 
