@@ -111,8 +111,8 @@ std::string saturation(const Study& study) {
   std::string text;
   for (const ChoiceResult& r : study.results) {
     if (r.saturated > 0) {
-      text += fmt::format("  {}: values beyond the largest that its scale ({}) can hold, cut to it: {}\n", r.choice.name,
-                          thousands(static_cast<double>(r.saturated)), r.scales);
+      text += fmt::format("  {}: values beyond the largest that its scale ({}) can hold, cut to it: {}\n", r.choice.name, r.scales,
+                          thousands(static_cast<double>(r.saturated)));
     }
   }
   return text;
