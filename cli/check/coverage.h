@@ -13,7 +13,7 @@ namespace headwater::conformance {
 // What is known of a case after it ran.
 struct Facts {
   std::string isa;
-  bool is_long = false;   // a row saw more than three tiles
+  bool is_long = false;   // a row saw more than three of its plan's tiles
   bool boundary = false;  // a key on an edge dominated
   bool split = false;     // a row block was cut and its partials merged
   bool refused = false;   // the library had no kernel for it

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "cli/check/problem.h"
+#include "src/core/visibility.h"
 #include "src/reference/attention.h"
 
 namespace headwater::conformance {
@@ -25,13 +26,28 @@ std::vector<Row> live_rows(const Draft& d) {
   return rows;
 }
 
+// Entry index of the first one visible to a row (its list position, for gathered sources).
+int64_t first_visible(const Source& source, const Draft::Entries& e, const Row& row) {
+  if (source.rule.kind == RuleKind::kGathered) return 0;
+  const auto b = row.request;
+  return visible_range(source.rule.kind, source.rule.window_left, source.rule.ratio, e.first[b], e.stride[b], e.kv_len[b], row.t).begin;
+}
+
+// What one row sees.
+struct Seen {
+  std::vector<int64_t> slots;
+  int64_t first = 0;  // entry index of slots[0]
+};
+
 // Places of a row's visible entries where implementations lose or invent keys: first, last, on both sides of page and tile edges.
-std::vector<int64_t> edge_places(const Source& source, int64_t count) {
+std::vector<int64_t> edge_places(const Source& source, const Seen& seen) {
+  const auto count = static_cast<int64_t>(seen.slots.size());
   std::vector<int64_t> places = {0, count - 1, 0, count - 1, count - 2, 1};
-  for (const int64_t step : {int64_t{source.addressing.page_size}, int64_t{16}, int64_t{32}, int64_t{48}, int64_t{64}, int64_t{128}}) {
-    for (int64_t at = step; step > 1 && at < count; at += step) {
-      places.push_back(at - 1);
-      places.push_back(at);
+  for (const int64_t step :
+       {int64_t{source.addressing.page_size}, int64_t{16}, int64_t{48}, int64_t{64}, int64_t{72}, int64_t{96}, int64_t{128}}) {
+    for (int64_t at = step; step > 1 && at < seen.first + count; at += step) {
+      places.push_back(at - seen.first - 1);
+      places.push_back(at - seen.first);
     }
   }
   places.erase(std::remove_if(places.begin(), places.end(), [count](int64_t p) { return p < 0 || p >= count; }), places.end());
@@ -57,24 +73,25 @@ void draft_edges(Draft* d) {
     const auto slots = static_cast<size_t>(a.num_pages * (a.kind == AddressingKind::kRagged ? 1 : a.page_size));
     e.visible.assign(slots, false);
     e.loud.assign(slots, false);
-    std::vector<std::vector<int64_t>> seen;
+    std::vector<Seen> seen;
     for (const Row& row : rows) {
-      seen.push_back(reference::visible_slots(source, static_cast<int64_t>(row.request), row.row, row.t));
-      for (const int64_t slot : seen.back()) e.visible[static_cast<size_t>(slot)] = true;
-      if (seen.back().empty()) seen.pop_back();
+      seen.push_back({reference::visible_slots(source, static_cast<int64_t>(row.request), row.row, row.t), first_visible(source, e, row)});
+      for (const int64_t slot : seen.back().slots) e.visible[static_cast<size_t>(slot)] = true;
+      if (seen.back().slots.empty()) seen.pop_back();
     }
     if (seen.empty()) continue;
     for (int64_t i = 0; spec.at(kBoundary) == 1 && i < 3; ++i) {
-      const auto& list = random.pick(seen);
-      const std::vector<int64_t> places = edge_places(source, static_cast<int64_t>(list.size()));
-      e.loud[static_cast<size_t>(list[static_cast<size_t>(random.pick(places))])] = true;
+      const Seen& row = random.pick(seen);
+      const std::vector<int64_t> places = edge_places(source, row);
+      e.loud[static_cast<size_t>(row.slots[static_cast<size_t>(random.pick(places))])] = true;
       d->made->boundary_placed = true;
     }
     const int32_t bad = spec.at(kNonFinite);
     for (int64_t i = 0; (bad == kKNan || bad == kKInf || bad == kVNonFinite) && i < 2; ++i) {
-      const auto& list = random.pick(seen);
-      const int64_t place = random.one_in(2) ? random.pick(edge_places(source, static_cast<int64_t>(list.size())))
-                                             : random.integer(0, static_cast<int64_t>(list.size()) - 1);
+      const Seen& row = random.pick(seen);
+      const std::vector<int64_t>& list = row.slots;
+      const int64_t place =
+          random.one_in(2) ? random.pick(edge_places(source, row)) : random.integer(0, static_cast<int64_t>(list.size()) - 1);
       float value = bad == kKNan ? std::numeric_limits<float>::quiet_NaN() : bad_value(&random, bad == kKInf);
       // Elsewhere infinity is stored as a huge number, which would only test the range of the output type.
       const Format format = bad == kVNonFinite && !source.shared ? source.v.format : source.k.format;

@@ -3,7 +3,8 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <atomic>
+#include <cinttypes>
+#include <cstdio>
 #include <mutex>
 #include <thread>
 
@@ -209,7 +210,11 @@ std::string examine(Case* made, PlanOptions options, CaseResult* result) {
   }
   if (!outcome.status.ok()) return "refused: " + outcome.status.message();
   if (!outcome.fault.empty()) return outcome.fault;
-  if (const Result<Explanation> plan = explain(made->problem, options); plan.ok()) result->facts.split = plan->split_blocks > 0;
+  int64_t tile = kTile;
+  if (const Result<Explanation> plan = explain(made->problem, options); plan.ok()) {
+    result->facts.split = plan->split_blocks > 0;
+    for (const std::string& line : plan->plan) std::sscanf(line.c_str(), "tiles of %" SCNd64, &tile);
+  }
   Bits second;
   order.seed ^= 0x55;
   outcome = run_guarded(made, made->problem, spec.at(kPath), options, 0xa5, &second);
@@ -220,7 +225,7 @@ std::string examine(Case* made, PlanOptions options, CaseResult* result) {
   if (!reference.status.ok()) return "the oracle refused: " + reference.status.message();
   const Judgement verdict = judge(made->problem, reference);
   result->worst = verdict.worst;
-  for (const int64_t visible : reference.visible) result->facts.is_long = result->facts.is_long || visible > 3 * kTile;
+  for (const int64_t visible : reference.visible) result->facts.is_long = result->facts.is_long || visible > 3 * tile;
   if (!verdict.fault.empty()) return verdict.fault;
   if (!(first == second)) return "other bits when run again (or bytes that were never written)";
   if (!options.batch_invariant) return {};
