@@ -100,8 +100,9 @@ int run_check(const CheckOptions& options, const std::string& json_path) {
   }
   for (const std::string& refusal : report.unlisted_refusals)
     fmt::print("FAILED     a refusal that docs/unsupported.txt does not list: {}\n", refusal);
-  fmt::print("check      {} cases of seed {} on {}: {} failed, {} refused; largest error {:.2f} of what is allowed; {:.1f} s\n",
-             report.coverage.cases(), options.seed, options.backend, report.failed, report.refused, report.worst, seconds);
+  fmt::print("check      {} cases of seed {} on {}: {} failed, {} refused; largest error {:.2f} of what is allowed (case {}); {:.1f} s\n",
+             report.coverage.cases(), options.seed, options.backend, report.failed, report.refused, report.worst, report.worst_case,
+             seconds);
   if (options.only_case < 0) {
     print_coverage(report);
     if (report.enforced) {

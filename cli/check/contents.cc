@@ -182,6 +182,10 @@ void write_record(const ResolvedSource& source, const ResolvedTensor& tensor, in
   const formats::RowRef ref = record_at(source, tensor, slot, head);
   formats::encode_row(tensor.layout, values.data(), tensor_scale(tensor, head), rule, const_cast<std::byte*>(ref.row),
                       const_cast<std::byte*>(ref.scales), ref.scale_block_stride);
+  if (tensor.layout.format != Format::kE5m2) return;
+  for (size_t i = 0; i < values.size(); ++i) {  // the encoder saturates; a reader must bear the codes of infinity
+    if (std::isinf(values[i])) const_cast<std::byte*>(ref.row)[i] = values[i] > 0.0F ? std::byte{0x7c} : std::byte{0xfc};
+  }
 }
 
 void fill_source(Draft* d, const ResolvedSource& source, const Draft::Entries& e, const Strength& strength) {

@@ -370,6 +370,7 @@ Report run_cases(const CheckOptions& options, const std::function<void(int64_t d
       CaseResult result = run_case(spec, options, index, report.isas[static_cast<size_t>(index) % report.isas.size()]);
       const std::lock_guard<std::mutex> lock(mutex);
       report.coverage.add(spec, result.facts);
+      if (result.worst > report.worst) report.worst_case = index;
       report.worst = std::max(report.worst, result.worst);
       if (result.verdict == CaseResult::Verdict::kRefused) {
         ++report.refused;

@@ -41,6 +41,7 @@ struct Report {
   std::vector<std::string> shortfalls;         // of coverage
   bool enforced = false;                       // shortfalls count as a failure
   double worst = 0.0;
+  int64_t worst_case = 0;
   std::vector<std::string> isas;
   std::string error;  // the run could not start: bad options
   [[nodiscard]] bool ok() const { return error.empty() && failed == 0 && unlisted_refusals.empty() && (!enforced || shortfalls.empty()); }
