@@ -1,6 +1,7 @@
 #include "cli/formats/layer.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "cli/formats/encoded.h"
@@ -26,6 +27,24 @@ std::vector<QueryRow> query_rows(const ResolvedProblem& p) {
   return rows;
 }
 
+struct Span {
+  EntryRange range;
+  int64_t first = 0;
+  int64_t stride = 1;
+  int64_t newest = 0;  // position, or entry where the rule is full
+};
+
+// Of a source that is not gathered.
+Span span_of(const ResolvedSource& s, const QueryRow& at) {
+  Span span;
+  span.first = s.first_position ? s.first_position[at.request] : 0;
+  span.stride = s.position_stride ? s.position_stride[at.request] : 1;
+  const int64_t kv_len = source_kv_len(s, at.request);
+  span.range = visible_range(s.rule, s.window_left, s.ratio, span.first, span.stride, kv_len, at.position);
+  span.newest = s.rule == RuleKind::kFull ? kv_len - 1 : at.position;
+  return span;
+}
+
 // Calls fn(slot, age) for what the query sees.
 template <class Fn>
 void for_each_seen(const ResolvedSource& s, const QueryRow& at, const Fn& fn) {
@@ -36,23 +55,40 @@ void for_each_seen(const ResolvedSource& s, const QueryRow& at, const Fn& fn) {
     }
     return;
   }
-  const int64_t first = s.first_position ? s.first_position[at.request] : 0;
-  const int64_t stride = s.position_stride ? s.position_stride[at.request] : 1;
-  const int64_t kv_len = source_kv_len(s, at.request);
-  const EntryRange range = visible_range(s.rule, s.window_left, s.ratio, first, stride, kv_len, at.position);
-  const int64_t newest = s.rule == RuleKind::kFull ? kv_len - 1 : at.position;
-  for (int64_t j = range.begin; j < range.end; ++j) {
-    const int64_t age = s.rule == RuleKind::kFull ? newest - j : newest - (first + j * stride);
+  const Span span = span_of(s, at);
+  for (int64_t j = span.range.begin; j < span.range.end; ++j) {
+    const int64_t age = s.rule == RuleKind::kFull ? span.newest - j : span.newest - (span.first + j * span.stride);
     const bool aged = s.rule != RuleKind::kCompressed && age < Visible::kNoAge;
     fn(source_slot(s, at.request, j), aged ? static_cast<int32_t>(age) : Visible::kNoAge);
   }
 }
 
+// At most what the query sees, without listing it.
+int64_t most_seen(const ResolvedProblem& p, const QueryRow& at) {
+  int64_t n = 0;
+  for (int32_t s = 0; s < p.num_sources; ++s) {
+    const ResolvedSource& source = p.sources[s];
+    if (source.rule == RuleKind::kGathered) {
+      n += topk_len(source, at.row);
+    } else {
+      const EntryRange range = span_of(source, at).range;
+      n += range.end - range.begin;
+    }
+  }
+  return n;
+}
+
 // Every n-th row, so that the work stays bounded.
-std::vector<QueryRow> sampled(const ResolvedProblem& p, std::vector<QueryRow> rows, int64_t max_pairs) {
+Result<std::vector<QueryRow>> sampled(const ResolvedProblem& p, const std::vector<QueryRow>& rows, int64_t max_pairs) {
+  constexpr int64_t kMostSeen = int64_t{1} << 22;  // a table may name one page again and again: files do not bound it
   int64_t pairs = 0;
   for (const QueryRow& at : rows) {
-    for (int32_t s = 0; s < p.num_sources; ++s) for_each_seen(p.sources[s], at, [&](int64_t, int32_t) { pairs += p.heads; });
+    const int64_t seen = most_seen(p, at);
+    if (seen > kMostSeen) {
+      return unsupported("query row " + std::to_string(at.row) + " sees " + std::to_string(seen) + " entries: formats measures up to " +
+                         std::to_string(kMostSeen));
+    }
+    pairs += seen * p.heads;
   }
   const int64_t step = std::max<int64_t>(1, (pairs + max_pairs - 1) / max_pairs);
   std::vector<QueryRow> kept;
@@ -172,9 +208,11 @@ Result<Layer> load_layer(const Problem& problem, std::string name, int64_t max_p
   layer.sm_scale = p.sm_scale;
   layer.softcap = p.softcap;
   layer.q_type = p.q_type;
-  std::vector<QueryRow> queries = query_rows(p);
-  layer.all_queries = static_cast<int64_t>(queries.size());
-  queries = sampled(p, std::move(queries), max_pairs);
+  const std::vector<QueryRow> rows = query_rows(p);
+  layer.all_queries = static_cast<int64_t>(rows.size());
+  const Result<std::vector<QueryRow>> chosen = sampled(p, rows, max_pairs);
+  if (!chosen.ok()) return chosen.status();
+  const std::vector<QueryRow>& queries = *chosen;
   layer.queries = static_cast<int64_t>(queries.size());
   if (queries.empty()) return invalid("q.total = 0: a format cannot be judged without queries");
   status = decode_queries(p, queries, &layer.q);

@@ -326,7 +326,7 @@ void find_loud_channels(Study* study) {
         for (int32_t d = 0; d < rows.d_qk && median > 0.0; ++d) {
           const double loud = size[static_cast<size_t>(d)];
           if (loud <= study->loud_factor * median) continue;
-          const double constant = std::fabs(mean[static_cast<size_t>(h * rows.d_qk + d)]) / loud;
+          const double constant = std::fabs(mean[static_cast<size_t>(h) * size.size() + static_cast<size_t>(d)]) / loud;
           study->loud.push_back({layer.name, s, h, d, loud, loud / median, constant});
         }
       }

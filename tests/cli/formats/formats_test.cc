@@ -154,6 +154,27 @@ TEST(FormatsBaseline, LargeCapturesAreSampledAndKeepTheLastQuery) {
   EXPECT_EQ(layer->seen(layer->queries - 1), 320);
 }
 
+// A small table can name one page a thousand times: what a query sees is not bounded by the size of the file.
+TEST(FormatsBaseline, RefusesWhatItCouldNotHold) {
+  Small small;
+  const std::vector<float> page(size_t{4096} * 2, 1.0F);
+  const std::vector<int32_t> table(2048, 0);
+  const int32_t seq_len = 4096 * 2048;
+  Source& s = small.sources[0];
+  s.k.data = page.data();
+  s.v.data = page.data();
+  s.addressing = {};
+  s.addressing.kind = AddressingKind::kBlockTable;
+  s.addressing.page_size = 4096;
+  s.addressing.num_pages = 1;
+  s.addressing.block_table = table.data();
+  s.addressing.max_pages = 2048;
+  s.addressing.seq_lens = &seq_len;
+  const Result<Layer> layer = load_layer(small.problem, "", 1000);
+  ASSERT_FALSE(layer.ok());
+  EXPECT_NE(layer.status().message().find("sees 8388608 entries"), std::string::npos) << layer.status().message();
+}
+
 TEST(FormatsTable, HasEveryRow) {
   for (const char* name : {"bf16", "fp8, scale 1.0", "fp8 per tensor", "fp8 per head", "q8_0", "int8", "mxfp4", "nvfp4", "fp8 K, mxfp4 V",
                            "mxfp4, last 128 bf16"}) {
