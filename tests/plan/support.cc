@@ -171,7 +171,6 @@ Case decode_case(const std::vector<int32_t>& kv_lens, int32_t heads, int32_t kv_
   c.batch.sources.resize(1);
   for (const int32_t len : kv_lens) {
     c.batch.qo_indptr.push_back(c.batch.qo_indptr.back() + 1);
-    c.batch.sources[0].kv_indptr.push_back(c.batch.sources[0].kv_indptr.back() + len);
     c.batch.sources[0].seq_lens.push_back(len);
   }
   tighten(&c);
