@@ -2,6 +2,10 @@
 #include "cli/bench/ceilings_isa-inl.h"
 
 namespace headwater::cli {
+namespace {
+bool supported() { return true; }
+}  // namespace
+
 extern const CeilingKernel kCeilingKernel_arm_neon;
-const CeilingKernel kCeilingKernel_arm_neon{"neon", [] { return true; }, &multiply_add, &read};
+const CeilingKernel kCeilingKernel_arm_neon{"neon", &supported, &multiply_add, &read};
 }  // namespace headwater::cli

@@ -3,6 +3,10 @@
 #include "cli/bench/ceilings_isa-inl.h"
 
 namespace headwater::cli {
+namespace {
+bool supported() { return true; }
+}  // namespace
+
 extern const CeilingKernel kCeilingKernel_scalar;
-const CeilingKernel kCeilingKernel_scalar{"baseline", [] { return true; }, &multiply_add, &read};
+const CeilingKernel kCeilingKernel_scalar{"baseline", &supported, &multiply_add, &read};
 }  // namespace headwater::cli

@@ -137,8 +137,8 @@ Result<Comparison> compare(const std::vector<Row>& rows, const nlohmann::json& b
                                              : "the same"});
     earlier.erase(found);
   }
-  for (const auto& [name, before] : earlier) table.add({printable(name), us(before.min_us), "", "", "", "not measured now"});
   result.text = "\nagainst the baseline\n" + table.text();
+  if (!earlier.empty()) result.text += fmt::format("{} of its shapes not measured now\n", earlier.size());
   if (result.compared == 0) return invalid("shares no row with this run");
   return result;
 }

@@ -21,7 +21,7 @@ struct Comparison {
   int64_t slower = 0;  // rows slower than the baseline past the noise
   int64_t compared = 0;
 };
-// Noise of a row: 5 %, or the larger of the two spreads. Rows of one side only are named, not judged.
+// Noise of a row: 5 %, or the larger of the two spreads. Rows of one side only are not judged.
 [[nodiscard]] Result<Comparison> compare(const std::vector<Row>& rows, const nlohmann::json& baseline);
 
 }  // namespace headwater::cli
