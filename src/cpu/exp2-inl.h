@@ -9,11 +9,10 @@ namespace {
 // max(low, x) that lets a NaN x through.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V ClampBelow(D /*d*/, V low, V x) {
-#if HWY_TARGET == HWY_SCALAR
-  return hn::IfThenElse(hn::Lt(x, low), low, x);
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR
+  return hn::Max(low, x);  // MAXPS returns its second operand if either is a NaN
 #else
-  // x86: MAXPS returns its second operand if either is a NaN. Arm: FMAX returns the NaN.
-  return hn::Max(low, x);
+  return hn::IfThenElse(hn::Lt(x, low), low, x);  // Arm: Highway's Max is FMAXNM, which drops the NaN
 #endif
 }
 
