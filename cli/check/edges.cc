@@ -5,7 +5,6 @@
 
 #include "cli/check/problem.h"
 #include "src/core/visibility.h"
-#include "src/reference/attention.h"
 
 namespace headwater::conformance {
 namespace {
@@ -26,18 +25,46 @@ std::vector<Row> live_rows(const Draft& d) {
   return rows;
 }
 
-// Entry index of the first one visible to a row (its list position, for gathered sources).
-int64_t first_visible(const Source& source, const Draft::Entries& e, const Row& row) {
-  if (source.rule.kind == RuleKind::kGathered) return 0;
-  const auto b = row.request;
-  return visible_range(source.rule.kind, source.rule.window_left, source.rule.ratio, e.first[b], e.stride[b], e.kv_len[b], row.t).begin;
-}
-
 // What one row sees.
 struct Seen {
   std::vector<int64_t> slots;
-  int64_t first = 0;  // entry index of slots[0]
+  int64_t first = 0;  // entry index of slots[0]; list position for gathered sources
 };
+
+int64_t slot_of(const Addressing& a, size_t request, int64_t j) {
+  if (a.kind == AddressingKind::kRagged) return a.kv_indptr[request] + j;
+  const int64_t stride = a.block_table_stride == kDense ? a.max_pages : a.block_table_stride;
+  const int64_t page = a.kind == AddressingKind::kBlockTable ? a.block_table[static_cast<int64_t>(request) * stride + j / a.page_size]
+                                                             : a.kv_indices[a.kv_indptr[request] + j / a.page_size];
+  return page * a.page_size + j % a.page_size;
+}
+
+Seen listed(const Source& source, const Draft::Entries& e, const Row& row) {
+  const Rule& rule = source.rule;
+  const Addressing& a = source.addressing;
+  const bool position = rule.index_space == IndexSpace::kPosition;
+  const int64_t limit = position ? e.kv_len[row.request] : a.num_pages * (a.kind == AddressingKind::kRagged ? 1 : a.page_size);
+  const int64_t live = std::min<int64_t>(rule.topk, rule.topk_lens ? rule.topk_lens[row.row] : rule.topk);
+  Seen seen;
+  for (int64_t i = 0; i < live; ++i) {
+    const int64_t at = row.row * (rule.indices_stride == kDense ? rule.topk : rule.indices_stride) + i;
+    const int64_t index =
+        rule.index_type == Type::kI64 ? static_cast<const int64_t*>(rule.indices)[at] : static_cast<const int32_t*>(rule.indices)[at];
+    if (index >= 0 && index < limit) seen.slots.push_back(position ? slot_of(a, row.request, index) : index);
+  }
+  return seen;
+}
+
+Seen see(const Source& source, const Draft::Entries& e, const Row& row) {
+  if (source.rule.kind == RuleKind::kGathered) return listed(source, e, row);
+  const auto b = row.request;
+  const EntryRange range =
+      visible_range(source.rule.kind, source.rule.window_left, source.rule.ratio, e.first[b], e.stride[b], e.kv_len[b], row.t);
+  Seen seen;
+  seen.first = range.begin;
+  for (int64_t j = range.begin; j < range.end; ++j) seen.slots.push_back(slot_of(source.addressing, b, j));
+  return seen;
+}
 
 // Places of a row's visible entries where implementations lose or invent keys: first, last, on both sides of page and tile edges.
 std::vector<int64_t> edge_places(const Source& source, const Seen& seen) {
@@ -75,7 +102,7 @@ void draft_edges(Draft* d) {
     e.loud.assign(slots, false);
     std::vector<Seen> seen;
     for (const Row& row : rows) {
-      seen.push_back({reference::visible_slots(source, static_cast<int64_t>(row.request), row.row, row.t), first_visible(source, e, row)});
+      seen.push_back(see(source, e, row));
       for (const int64_t slot : seen.back().slots) e.visible[static_cast<size_t>(slot)] = true;
       if (seen.back().slots.empty()) seen.pop_back();
     }
