@@ -240,7 +240,7 @@ std::string Saver::add(const ProblemToSave& from) {
   if (p.device.kind != DeviceKind::kCpu) return prefix_ + "device: only problems in host memory can be saved";
   query(p);
   for (size_t i = 0; i < p.sources.size(); ++i) {
-    if (const std::string why = source(p, p.sources[i], static_cast<int32_t>(i)); !why.empty()) return why;
+    if (std::string why = source(p, p.sources[i], static_cast<int32_t>(i)); !why.empty()) return why;
   }
   for (const auto& [name, text] : from.notes) {
     const FieldName field{from.name.empty() ? -1 : 0, -1, name};
@@ -256,16 +256,17 @@ std::string Saver::add(const ProblemToSave& from) {
 }  // namespace
 
 Status save_problems(const std::string& path, std::span<const ProblemToSave> problems, const Notes& notes) {
+  const auto refuse = [&path](const std::string& why) { return invalid(path + ": " + why); };
   Saver saver;
   for (const auto& [name, text] : notes) {
-    if (!is_note({-1, -1, name})) return invalid(path + ": " + name + ": a note is called note, origin, text or note.anything");
+    if (!is_note({-1, -1, name})) return refuse(name + ": a note is called note, origin, text or note.anything");
     saver.metadata()[name] = text;
   }
   for (const ProblemToSave& problem : problems) {
     const ParsedName parsed = parse_field_name(problem.name.empty() ? "q" : problem.name + ".q", FieldKind::kTensor);
     const bool legal = parsed.name && parsed.name->source < 0 && (problem.name.empty() ? problems.size() == 1 : parsed.name->layer >= 0);
-    if (!legal) return invalid(path + ": problem name '" + problem.name + "': must be layers.N, or empty for a single problem");
-    if (const std::string why = saver.add(problem); !why.empty()) return invalid(path + ": " + why);
+    if (!legal) return refuse("problem name '" + problem.name + "': must be layers.N, or empty for a single problem");
+    if (const std::string why = saver.add(problem); !why.empty()) return refuse(why);
   }
   return write_safetensors(path, saver.tensors(), saver.metadata());
 }
