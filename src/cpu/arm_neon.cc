@@ -2,11 +2,13 @@
 #include "src/cpu/select.h"
 #include "src/cpu/tile_attention-inl.h"
 
-static_assert(HWY_STATIC_TARGET == HWY_NEON, "cmake/isa_flags.cmake gives this file the flags of another target");
+#if HWY_STATIC_TARGET != HWY_NEON
+#error "cmake/isa_flags.cmake gives this file the flags of another target"
+#endif
 
 namespace headwater::cpu::neon {
 
-extern const Kernel kKernel;
-const Kernel kKernel = {"panel_cpu_neon", "neon", "src/cpu/arm_neon.cc", &machine_has_neon, &RunItem};
+extern const Kernel kernel;
+const Kernel kernel = {"panel_cpu_neon", "neon", "src/cpu/arm_neon.cc", &machine_has_neon, &run_item};
 
 }  // namespace headwater::cpu::neon

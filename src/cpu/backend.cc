@@ -5,10 +5,10 @@
 #include <string>
 
 #include "src/core/check.h"
-#include "src/cpu/check_bounds.h"
 #include "src/cpu/row_block.h"
 #include "src/cpu/select.h"
 #include "src/cpu/workers.h"
+#include "src/plan/covers.h"
 #include "src/plan/describe.h"
 #include "src/plan/schedule-inl.h"
 #include "src/plan/schedule.h"
@@ -128,7 +128,7 @@ class CpuPlan final : public PlanImpl {
   [[nodiscard]] Status run(const Problem& problem, Buffer schedule_buf, Buffer scratch_buf, Stream /*stream*/) const override {
     ResolvedProblem resolved;
     HEADWATER_TRY(validate(problem, &resolved));
-    HEADWATER_TRY(check_bounds(bounds_, resolved));
+    HEADWATER_TRY(plan::check_covers(bounds_, problem, resolved));
     HEADWATER_TRY(check_buffer("schedule_buf", schedule_buf, schedule_bytes()));
     HEADWATER_TRY(check_buffer("scratch_buf", scratch_buf, scratch_bytes()));
     const plan::ScheduleView view = plan::view_schedule(shape_, schedule_buf.data);
@@ -227,8 +227,8 @@ Result<Plan> cpu_make_plan(const Bounds& bounds, const PlanOptions& options) {
 }  // namespace
 
 const BackendEntry& cpu_backend() {
-  static const BackendEntry kEntry{"cpu", &cpu_info, &cpu_kernels, &select, &cpu_make_plan, nullptr, nullptr};
-  return kEntry;
+  static const BackendEntry entry{"cpu", &cpu_info, &cpu_kernels, &select, &cpu_make_plan, nullptr, nullptr};
+  return entry;
 }
 
 }  // namespace headwater::cpu

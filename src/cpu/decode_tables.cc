@@ -23,7 +23,7 @@ constexpr DecodeTables make_tables() {
 
 }  // namespace
 
-constinit const DecodeTables kDecodeTables = make_tables();
+constinit const DecodeTables decode_tables = make_tables();
 
 float f16_value(uint16_t bits) { return formats::decode_f16(bits); }
 

@@ -12,7 +12,7 @@ struct DecodeTables {
   float e8m0[256];
   float e2m1[16];
 };
-extern const DecodeTables kDecodeTables;
+extern const DecodeTables decode_tables;
 
 [[nodiscard]] float f16_value(uint16_t bits);
 

@@ -8,7 +8,7 @@ namespace {
 
 // max(low, x) that lets a NaN x through.
 template <class D, class V = hn::Vec<D>>
-HWY_INLINE V ClampBelow(D /*d*/, V low, V x) {
+HWY_INLINE V clamp_below(D /*d*/, V low, V x) {
 #if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR
   return hn::Max(low, x);  // MAXPS returns its second operand if either is a NaN
 #else
@@ -20,10 +20,10 @@ HWY_INLINE V ClampBelow(D /*d*/, V low, V x) {
 // mantissa bits of 0, as every NaN here has (Element<kF32>): they would be added to the exponent.
 // Degree 6: with the constant term held at 1, degree 5 is 4 times worse. 13 operations.
 template <class D, class V = hn::Vec<D>>
-HWY_INLINE V Exp2(D d, V x) {
+HWY_INLINE V exp2_of(D d, V x) {
   const hn::RebindToUnsigned<D> du;
   const V magic = hn::Set(d, 12582912.0F);  // 1.5 x 2^23: the sum's low mantissa bits are the rounded integer
-  x = ClampBelow(d, hn::Set(d, -127.0F), x);
+  x = clamp_below(d, hn::Set(d, -127.0F), x);
   const V shifted = hn::Add(x, magic);
   const V f = hn::Sub(x, hn::Sub(shifted, magic));  // [-0.5, 0.5]
   V p = hn::Set(d, 0.00015594677824992687F);
@@ -38,7 +38,7 @@ HWY_INLINE V Exp2(D d, V x) {
 
 // tanh, relative error 2e-7: an odd polynomial below 0.625 (where 1 - 2 / (e^2x + 1) would cancel), that formula above.
 template <class D, class V = hn::Vec<D>>
-HWY_INLINE V Tanh(D d, V x) {
+HWY_INLINE V tanh_of(D d, V x) {
   const V a = hn::Abs(x);
   const V x2 = hn::Mul(x, x);
   V p = hn::Set(d, -5.70498872745E-3F);
@@ -48,7 +48,7 @@ HWY_INLINE V Tanh(D d, V x) {
   p = hn::MulAdd(p, x2, hn::Set(d, -3.33332819422E-1F));
   const V near_zero = hn::MulAdd(hn::Mul(p, x2), x, x);
   const V clamped = hn::IfThenElse(hn::Gt(a, hn::Set(d, 16.0F)), hn::Set(d, 16.0F), a);
-  const V e = Exp2(d, hn::Mul(clamped, hn::Set(d, 2.0F * 1.44269504F)));
+  const V e = exp2_of(d, hn::Mul(clamped, hn::Set(d, 2.0F * 1.44269504F)));
   const V one = hn::Set(d, 1.0F);
   const V far = hn::CopySign(hn::Sub(one, hn::Div(hn::Set(d, 2.0F), hn::Add(e, one))), x);
   const V t = hn::IfThenElse(hn::Lt(a, hn::Set(d, 0.625F)), near_zero, far);

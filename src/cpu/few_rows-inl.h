@@ -13,11 +13,11 @@ constexpr int kGroupRows = 4;
 #if HWY_TARGET != HWY_SCALAR
 // Adds the 128-bit blocks of a vector.
 template <class V>
-HWY_INLINE void StoreBlockSum(V v, float* sums) {
+HWY_INLINE void store_block_sum(V v, float* sums) {
   const hn::DFromV<V> d;
   if constexpr (hn::MaxLanes(d) > 4) {
     const hn::Half<decltype(d)> half;
-    StoreBlockSum(hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)), sums);
+    store_block_sum(hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)), sums);
   } else {
     hn::Store(v, d, sums);
   }
@@ -25,7 +25,7 @@ HWY_INLINE void StoreBlockSum(V v, float* sums) {
 #endif
 
 // Sums of four vectors, one in each of 4 floats. 9 operations and 3 for each halving of the vector.
-HWY_INLINE void StoreSums(VF a, VF b, VF c, VF e, float* sums) {
+HWY_INLINE void store_sums(VF a, VF b, VF c, VF e, float* sums) {
 #if HWY_TARGET == HWY_SCALAR
   sums[0] = hn::GetLane(a);
   sums[1] = hn::GetLane(b);
@@ -39,7 +39,7 @@ HWY_INLINE void StoreSums(VF a, VF b, VF c, VF e, float* sums) {
   const auto ab64 = hn::BitCast(d64, ab);
   const auto ce64 = hn::BitCast(d64, ce);
   const VF sum = hn::Add(hn::BitCast(d, hn::InterleaveLower(d64, ab64, ce64)), hn::BitCast(d, hn::InterleaveUpper(d64, ab64, ce64)));
-  StoreBlockSum(sum, sums);
+  store_block_sum(sum, sums);
 #endif
 }
 
@@ -48,7 +48,7 @@ constexpr int kMaxRun = kLanes == 1 ? 48 : kMaxWidth;
 
 // Four scores for each of kTokens rows of K. q [kRows][row_floats]; rows past kRows score 0.
 template <Type kType, int kRows, int kTokens>
-HWY_INLINE void DotTokens(const float* HWY_RESTRICT q, int row_floats, const std::byte* const* k, int d_qk, float* HWY_RESTRICT s) {
+HWY_INLINE void dot_tokens(const float* HWY_RESTRICT q, int row_floats, const std::byte* const* k, int d_qk, float* HWY_RESTRICT s) {
   const DF d;
   VF acc[kTokens][kGroupRows];
   for (int t = 0; t < kTokens; ++t) {
@@ -62,7 +62,7 @@ HWY_INLINE void DotTokens(const float* HWY_RESTRICT q, int row_floats, const std
     const int end = kMaxRun < d_qk - begin ? begin + kMaxRun : d_qk;
     for (int c = begin; c < end; c += kLanes) {
       VF kv[kTokens];
-      for (int t = 0; t < kTokens; ++t) kv[t] = Element<kType>::Load(k[t] + ElementBytes<kType>(c));
+      for (int t = 0; t < kTokens; ++t) kv[t] = Element<kType>::load(k[t] + element_bytes<kType>(c));
       for (int r = 0; r < kRows; ++r) {
         const VF qv = hn::Load(d, q + r * row_floats + c);
         for (int t = 0; t < kTokens; ++t) run[t][r] = hn::MulAdd(qv, kv[t], run[t][r]);
@@ -72,7 +72,7 @@ HWY_INLINE void DotTokens(const float* HWY_RESTRICT q, int row_floats, const std
       for (int r = 0; r < kRows; ++r) acc[t][r] = hn::Add(acc[t][r], run[t][r]);
     }
   }
-  for (int t = 0; t < kTokens; ++t) StoreSums(acc[t][0], acc[t][1], acc[t][2], acc[t][3], s + t * kGroupRows);
+  for (int t = 0; t < kTokens; ++t) store_sums(acc[t][0], acc[t][1], acc[t][2], acc[t][3], s + t * kGroupRows);
 }
 
 // Rows of K that share one load of Q.
@@ -80,19 +80,19 @@ template <int kRows>
 constexpr int kGroupTokens = 8 / kRows;
 
 template <Type kType, int kRows>
-void GroupScores(const float* q, int row_floats, const std::byte* const* k, int count, int d_qk, float* s, TilePrefetcher* prefetcher) {
+void group_scores(const float* q, int row_floats, const std::byte* const* k, int count, int d_qk, float* s, TilePrefetcher* prefetcher) {
   constexpr int kTokens = kGroupTokens<kRows>;
   int t = 0;
   for (; t + kTokens <= count; t += kTokens) {
-    prefetcher->Step();
-    DotTokens<kType, kRows, kTokens>(q, row_floats, k + t, d_qk, s + t * kGroupRows);
+    prefetcher->step();
+    dot_tokens<kType, kRows, kTokens>(q, row_floats, k + t, d_qk, s + t * kGroupRows);
   }
-  for (; t < count; ++t) DotTokens<kType, kRows, 1>(q, row_floats, k + t, d_qk, s + t * kGroupRows);
+  for (; t < count; ++t) dot_tokens<kType, kRows, 1>(q, row_floats, k + t, d_qk, s + t * kGroupRows);
 }
 
 template <Type kType, int kRows, int kVectors>
-HWY_INLINE void AddValues(const std::byte* const* v, int column, int count, const float* HWY_RESTRICT p, float* HWY_RESTRICT o,
-                          int row_floats) {
+HWY_INLINE void add_values(const std::byte* const* v, int column, int count, const float* HWY_RESTRICT p, float* HWY_RESTRICT o,
+                           int row_floats) {
   const DF d;
   VF acc[kRows][kVectors];
   for (int r = 0; r < kRows; ++r) {
@@ -100,7 +100,7 @@ HWY_INLINE void AddValues(const std::byte* const* v, int column, int count, cons
   }
   for (int t = 0; t < count; ++t) {
     VF x[kVectors];
-    for (int i = 0; i < kVectors; ++i) x[i] = Element<kType>::Load(v[t] + ElementBytes<kType>(column + i * kLanes));
+    for (int i = 0; i < kVectors; ++i) x[i] = Element<kType>::load(v[t] + element_bytes<kType>(column + i * kLanes));
     for (int r = 0; r < kRows; ++r) {
       const VF weight = hn::Set(d, p[t * kGroupRows + r]);
       for (int i = 0; i < kVectors; ++i) acc[r][i] = hn::MulAdd(weight, x[i], acc[r][i]);
@@ -116,22 +116,22 @@ HWY_INLINE void AddValues(const std::byte* const* v, int column, int count, cons
 
 // o [kRows][row_floats] += P^T V. d_v counts whole vectors.
 template <Type kType, int kRows>
-void GroupValues(const std::byte* const* v, int count, int d_v, const float* p, float* o, int row_floats) {
+void group_values(const std::byte* const* v, int count, int d_v, const float* p, float* o, int row_floats) {
   constexpr int kVectors = 8 / kRows;
   int c = 0;
-  for (; c + kVectors * kLanes <= d_v; c += kVectors * kLanes) AddValues<kType, kRows, kVectors>(v, c, count, p, o, row_floats);
-  for (; c < d_v; c += kLanes) AddValues<kType, kRows, 1>(v, c, count, p, o, row_floats);
+  for (; c + kVectors * kLanes <= d_v; c += kVectors * kLanes) add_values<kType, kRows, kVectors>(v, c, count, p, o, row_floats);
+  for (; c < d_v; c += kLanes) add_values<kType, kRows, 1>(v, c, count, p, o, row_floats);
 }
 
-// The same bits as GroupValues where that is finite; entries that a row does not see are left out one by one.
+// The same bits as group_values where that is finite; entries that a row does not see are left out one by one.
 template <int kRows>
-void ExactGroupValues(const TileScratch& tile, int begin, int count, int d_v, const float* p, float* o, int row_floats) {
+void exact_group_values(const TileScratch& tile, int begin, int count, int d_v, const float* p, float* o, int row_floats) {
   for (int r = 0; r < kRows; ++r) {
     for (int d = 0; d < d_v; ++d) {
       float sum = 0.0F;
       for (int t = 0; t < count; ++t) {
         const float weight = p[t * kGroupRows + r];
-        if (!IsUnseen(weight)) sum = MulAddOne(weight, tile.v[int64_t{begin + t} * tile.v_row_floats + d], sum);
+        if (!is_unseen(weight)) sum = mul_add_one(weight, tile.v[int64_t{begin + t} * tile.v_row_floats + d], sum);
       }
       o[r * row_floats + d] += sum;
     }

@@ -23,7 +23,7 @@ constexpr int kBlockRows = kAccumulators / LaneGroup<kWidth>::kVectors;
 // a(r, k) = a[r * stride + k], or a[k * stride + r] with kRowsAdjacent. b [count][kWidth], c [kRows][kWidth]. Sums start from zero and c
 // is added last: chains of additions stay short, and an entry of weight 0 changes no bit.
 template <int kRows, int kWidth, bool kRowsAdjacent>
-void Microkernel(const float* HWY_RESTRICT a, int64_t stride, const float* HWY_RESTRICT b, int count, bool accumulate,
+void microkernel(const float* HWY_RESTRICT a, int64_t stride, const float* HWY_RESTRICT b, int count, bool accumulate,
                  float* HWY_RESTRICT c) {
   using Group = LaneGroup<kWidth>;
   constexpr int kVectors = Group::kVectors;
@@ -52,43 +52,47 @@ void Microkernel(const float* HWY_RESTRICT a, int64_t stride, const float* HWY_R
 
 // One block of `rows` (1..kRows) rows.
 template <int kRows, int kWidth, bool kRowsAdjacent>
-HWY_INLINE void MicrokernelOf(int rows, const float* a, int64_t stride, const float* b, int count, bool accumulate, float* c) {
+HWY_INLINE void microkernel_of(int rows, const float* a, int64_t stride, const float* b, int count, bool accumulate, float* c) {
   if constexpr (kRows > 1) {
-    if (rows < kRows) return MicrokernelOf<kRows - 1, kWidth, kRowsAdjacent>(rows, a, stride, b, count, accumulate, c);
+    if (rows < kRows) return microkernel_of<kRows - 1, kWidth, kRowsAdjacent>(rows, a, stride, b, count, accumulate, c);
   }
-  Microkernel<kRows, kWidth, kRowsAdjacent>(a, stride, b, count, accumulate, c);
+  microkernel<kRows, kWidth, kRowsAdjacent>(a, stride, b, count, accumulate, c);
 }
 
 // C of any number of rows, in blocks whose sizes differ by at most one: a short last block would wait for its own latency.
 template <int kWidth, bool kRowsAdjacent>
-void Product(int rows, const float* a, int64_t stride, const float* b, int count, bool accumulate, float* c, TilePrefetcher* prefetcher) {
+void product(int rows, const float* a, int64_t stride, const float* b, int count, bool accumulate, float* c, TilePrefetcher* prefetcher) {
   constexpr int kRows = kBlockRows<kWidth>;
   for (int blocks = (rows + kRows - 1) / kRows, r = 0; blocks > 0; --blocks) {
     const int n = (rows - r + blocks - 1) / blocks;
-    prefetcher->Step();
-    MicrokernelOf<kRows, kWidth, kRowsAdjacent>(n, kRowsAdjacent ? a + r : a + r * stride, stride, b, count, accumulate, c + r * kWidth);
+    prefetcher->step();
+    microkernel_of<kRows, kWidth, kRowsAdjacent>(n, kRowsAdjacent ? a + r : a + r * stride, stride, b, count, accumulate, c + r * kWidth);
     r += n;
   }
 }
 
 // Longest run of d in one chain of additions: bounds the rounding of long dot products (shorter without FMA, which rounds once a step),
 // and keeps the part of Q^T in L1.
-constexpr int kMaxDepth = HWY_TARGET == HWY_SCALAR ? 48 : 192;
+#if HWY_TARGET == HWY_SCALAR
+constexpr int kMaxDepth = 48;
+#else
+constexpr int kMaxDepth = 192;
+#endif
 
-// Calls of TilePrefetcher::Step while one panel goes through a tile.
+// Calls of TilePrefetcher::step while one panel goes through a tile.
 template <int kWidth>
-int PanelSteps(int count, int d_qk, int d_v) {
+int panel_steps(int count, int d_qk, int d_v) {
   constexpr int kRows = kBlockRows<kWidth>;
   return (d_qk + kMaxDepth - 1) / kMaxDepth * ((count + kRows - 1) / kRows) + (d_v + kRows - 1) / kRows;
 }
 
 template <int kWidth>
-void PanelScores(const float* k, int row_floats, int count, const float* q, int d_qk, float* s, TilePrefetcher* prefetcher) {
+void panel_scores(const float* k, int row_floats, int count, const float* q, int d_qk, float* s, TilePrefetcher* prefetcher) {
   const int parts = (d_qk + kMaxDepth - 1) / kMaxDepth;
   int begin = 0;
   for (int i = 0; i < parts; ++i) {
     const int end = static_cast<int>(int64_t{d_qk} * (i + 1) / parts);
-    Product<kWidth, false>(count, k + begin, row_floats, q + int64_t{begin} * kWidth, end - begin, i > 0, s, prefetcher);
+    product<kWidth, false>(count, k + begin, row_floats, q + int64_t{begin} * kWidth, end - begin, i > 0, s, prefetcher);
     begin = end;
   }
 }
@@ -96,13 +100,13 @@ void PanelScores(const float* k, int row_floats, int count, const float* q, int 
 // O^T [d_v][kWidth] += V^T P with the entries that a row does not see left out one by one, since some V is not finite. The same bits as
 // Product where the latter's result is finite.
 template <int kWidth>
-void ExactPanelValues(const float* v, int row_floats, int count, const float* p, int d_v, float* o) {
+void exact_panel_values(const float* v, int row_floats, int count, const float* p, int d_v, float* o) {
   for (int d = 0; d < d_v; ++d) {
     for (int lane = 0; lane < kWidth; ++lane) {
       float sum = 0.0F;
       for (int t = 0; t < count; ++t) {
         const float weight = p[t * kWidth + lane];
-        if (!IsUnseen(weight)) sum = MulAddOne(weight, v[int64_t{t} * row_floats + d], sum);
+        if (!is_unseen(weight)) sum = mul_add_one(weight, v[int64_t{t} * row_floats + d], sum);
       }
       o[d * kWidth + lane] += sum;
     }
@@ -111,20 +115,20 @@ void ExactPanelValues(const float* v, int row_floats, int count, const float* p,
 
 // One panel against the converted tile.
 template <int kWidth>
-void PanelTile(const PassContext& context, TileScratch* tile, int panel_row) {
+void panel_tile(const PassContext& context, TileScratch* tile, int panel_row) {
   using Group = LaneGroup<kWidth>;
   const ResolvedProblem& problem = *context.pass.args->problem;
   Workspace& w = *context.workspace;
   LaneRanges<kWidth> ranges;
-  FindLaneRanges(context.pass, *tile->tile, context.pass.row_begin + panel_row, &ranges);
+  find_lane_ranges(context.pass, *tile->tile, context.pass.row_begin + panel_row, &ranges);
   if (ranges.begin >= ranges.end) return;
   const int count = ranges.end - ranges.begin;
   const float* const q = w.q + int64_t{panel_row} * problem.d_qk;
   float* const o = w.o + int64_t{panel_row} * problem.d_v;
   const int64_t skip = ranges.begin;
-  PanelScores<kWidth>(tile->k + skip * tile->k_row_floats, tile->k_row_floats, count, q, problem.d_qk, w.s, tile->prefetcher);
+  panel_scores<kWidth>(tile->k + skip * tile->k_row_floats, tile->k_row_floats, count, q, problem.d_qk, w.s, tile->prefetcher);
   alignas(64) float alpha[kWidth];
-  const SoftmaxResult result = Softmax<kWidth>(context.softcap, ranges, count, w.s, w.m + panel_row, w.l + panel_row, alpha);
+  const SoftmaxResult result = softmax<kWidth>(context.softcap, ranges, count, w.s, w.m + panel_row, w.l + panel_row, alpha);
   if (result.grew) {
     const typename Group::D d;
     for (int i = 0; i < problem.d_v; ++i) {
@@ -135,10 +139,10 @@ void PanelTile(const PassContext& context, TileScratch* tile, int panel_row) {
     }
   }
   const float* const values = tile->v + skip * tile->v_row_floats;
-  if (result.unseen && HasNonfiniteValues(tile, problem.d_v)) {
-    ExactPanelValues<kWidth>(values, tile->v_row_floats, count, w.s, problem.d_v, o);
+  if (result.unseen && has_nonfinite_values(tile, problem.d_v)) {
+    exact_panel_values<kWidth>(values, tile->v_row_floats, count, w.s, problem.d_v, o);
   } else {
-    Product<kWidth, true>(problem.d_v, values, tile->v_row_floats, w.s, count, true, o, tile->prefetcher);
+    product<kWidth, true>(problem.d_v, values, tile->v_row_floats, w.s, count, true, o, tile->prefetcher);
   }
 }
 

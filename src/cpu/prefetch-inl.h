@@ -10,7 +10,7 @@ namespace {
 
 class TilePrefetcher {
  public:
-  // `next` may be null: nothing to fetch. Its lines are dealt to `steps` calls of Step.
+  // `next` may be null: nothing to fetch. Its lines are dealt to `steps` calls of step.
   TilePrefetcher(const Tile* next, int steps) {
     if (next == nullptr) return;
     parts_[0] = &next->k;
@@ -18,40 +18,40 @@ class TilePrefetcher {
     rows_ = next->count;
     int lines = 0;
     for (const TileRecords* part : parts_) {
-      if (part != nullptr) lines += rows_ * (part->layout->row_bytes + 63) / 64 + (HasScales(*part) ? rows_ : 0);
+      if (part != nullptr) lines += rows_ * (part->layout->row_bytes + 63) / 64 + (has_scales(*part) ? rows_ : 0);
     }
     per_step_ = lines / (steps > 0 ? steps : 1) + 1;
-    EnterPart(0);
+    enter_part(0);
   }
 
-  void Step() {
+  void step() {
     for (int i = 0; i < per_step_ && at_ != nullptr; ++i) {
       __builtin_prefetch(at_, 0, 2);  // to L2: a tile is larger than L1
       at_ += 64;
       if (at_ < end_) continue;
       if (scales_ != nullptr) __builtin_prefetch(scales_, 0, 2);
       ++row_;
-      EnterRow();
+      enter_row();
     }
   }
 
  private:
-  static bool HasScales(const TileRecords& records) { return records.layout->tail_bytes > 0 || records.layout->apart_bytes > 0; }
+  static bool has_scales(const TileRecords& records) { return records.layout->tail_bytes > 0 || records.layout->apart_bytes > 0; }
 
-  void EnterRow() {
-    if (row_ == rows_) return EnterPart(part_ + 1);
+  void enter_row() {
+    if (row_ == rows_) return enter_part(part_ + 1);
     const TileRecords& records = *parts_[part_];
     const std::byte* const row = records.row[row_];
-    at_ = reinterpret_cast<const std::byte*>(reinterpret_cast<uintptr_t>(row) & ~uintptr_t{63});
+    at_ = row - reinterpret_cast<uintptr_t>(row) % 64;
     end_ = row + records.layout->row_bytes;
-    scales_ = HasScales(records) ? records.scales[row_] : nullptr;
+    scales_ = has_scales(records) ? records.scales[row_] : nullptr;
   }
 
-  void EnterPart(int part) {
+  void enter_part(int part) {
     part_ = part;
     row_ = 0;
     at_ = nullptr;
-    if (part < 2 && parts_[part] != nullptr) EnterRow();
+    if (part < 2 && parts_[part] != nullptr) enter_row();
   }
 
   const TileRecords* parts_[2] = {nullptr, nullptr};

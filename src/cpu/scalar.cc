@@ -2,11 +2,13 @@
 #include "src/cpu/select.h"
 #include "src/cpu/tile_attention-inl.h"
 
-static_assert(HWY_STATIC_TARGET == HWY_SCALAR, "cmake/isa_flags.cmake gives this file the flags of another target");
+#if HWY_STATIC_TARGET != HWY_SCALAR
+#error "cmake/isa_flags.cmake gives this file the flags of another target"
+#endif
 
 namespace headwater::cpu::scalar {
 
-extern const Kernel kKernel;
-const Kernel kKernel = {"panel_cpu_scalar", "scalar", "src/cpu/scalar.cc", &machine_has_scalar, &RunItem};
+extern const Kernel kernel;
+const Kernel kernel = {"panel_cpu_scalar", "scalar", "src/cpu/scalar.cc", &machine_has_scalar, &run_item};
 
 }  // namespace headwater::cpu::scalar

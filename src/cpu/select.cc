@@ -11,14 +11,14 @@ namespace headwater::cpu {
 
 #define HEADWATER_CPU_KERNEL(isa) \
   namespace isa {                 \
-  extern const Kernel kKernel;    \
+  extern const Kernel kernel;     \
   }
 #include "src/cpu/kernels.inc"
 #undef HEADWATER_CPU_KERNEL
 
 namespace {
 
-#define HEADWATER_CPU_KERNEL(isa) &isa::kKernel,
+#define HEADWATER_CPU_KERNEL(isa) &isa::kernel,
 constexpr const Kernel* kKernels[] = {
 #include "src/cpu/kernels.inc"
 };
@@ -55,8 +55,8 @@ Features read_features() {
 }
 
 const Features& features() {
-  static const Features kFeatures = read_features();
-  return kFeatures;
+  static const Features found = read_features();
+  return found;
 }
 #endif
 
@@ -102,11 +102,14 @@ std::vector<KernelVerdict> select(const Bounds& bounds, const PlanOptions& optio
 }
 
 Result<const Kernel*> choose(const Bounds& bounds, const PlanOptions& options) {
-  const std::vector<KernelVerdict> verdicts = select(bounds, options);
+  const std::string name = forced(options.kernel, "HEADWATER_FORCE_KERNEL");
+  const std::string isa = forced(options.isa, "HEADWATER_FORCE_ISA");
   std::string reasons;
-  for (size_t i = 0; i < verdicts.size(); ++i) {
-    if (verdicts[i].accepted) return kKernels[i];
-    reasons += (i == 0 ? "" : "; ") + verdicts[i].kernel + ": " + verdicts[i].reason;
+  for (const Kernel* kernel : kKernels) {
+    const std::string reason = refusal(*kernel, bounds, name, isa);
+    if (reason.empty()) return kernel;
+    if (!reasons.empty()) reasons += "; ";
+    reasons.append(kernel->name).append(": ").append(reason);
   }
   return unsupported("no CPU kernel takes this: " + reasons);
 }

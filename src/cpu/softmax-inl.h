@@ -36,7 +36,7 @@ struct TileScratch {
 };
 
 // Looked up only when a row does not see all of its panel's entries.
-bool HasNonfiniteValues(TileScratch* tile, int d_v) {
+bool has_nonfinite_values(TileScratch* tile, int d_v) {
   if (tile->nonfinite >= 0) return tile->nonfinite != 0;
   float poison = 0.0F;  // x * 0 is NaN for infinities and NaN
   for (int t = 0; t < tile->tile->count; ++t) {
@@ -58,7 +58,7 @@ struct LaneRanges {
 
 // Lanes past the last row see all: they stay finite where the data are, and nobody reads them.
 template <int kWidth>
-void FindLaneRanges(const RowPass& pass, const Tile& tile, int row, LaneRanges<kWidth>* ranges) {
+void find_lane_ranges(const RowPass& pass, const Tile& tile, int row, LaneRanges<kWidth>* ranges) {
   const int head_block = pass.args->shape->head_block;
   const int rows = pass.row_end - row < kWidth ? pass.row_end - row : kWidth;
   const int first_token = row / head_block;
@@ -90,9 +90,9 @@ void FindLaneRanges(const RowPass& pass, const Tile& tile, int row, LaneRanges<k
 }
 
 // The weight of an entry that a row does not see (masked, or z = -inf): -0, which adds nothing and can be told from an underflow.
-HWY_INLINE bool IsUnseen(float weight) { return __builtin_bit_cast(uint32_t, weight) == 0x80000000U; }
+HWY_INLINE bool is_unseen(float weight) { return __builtin_bit_cast(uint32_t, weight) == 0x80000000U; }
 
-HWY_INLINE float MulAddOne(float a, float b, float c) {
+HWY_INLINE float mul_add_one(float a, float b, float c) {
 #if HWY_TARGET == HWY_SCALAR
   return a * b + c;  // as Highway's scalar MulAdd
 #else
@@ -108,8 +108,8 @@ struct SoftmaxResult {
 // Soft cap and masks in place; returns the maximum and, in *low, the minimum of each lane. A NaN score may be missed by both: it reaches
 // the sum through exp2.
 template <int kWidth>
-HWY_INLINE hn::Vec<typename LaneGroup<kWidth>::D> PrepareScores(float softcap, const LaneRanges<kWidth>& ranges, int count, int vector,
-                                                                float* s, hn::Vec<typename LaneGroup<kWidth>::D>* low) {
+HWY_INLINE hn::Vec<typename LaneGroup<kWidth>::D> prepare_scores(float softcap, const LaneRanges<kWidth>& ranges, int count, int vector,
+                                                                 float* s, hn::Vec<typename LaneGroup<kWidth>::D>* low) {
   using Group = LaneGroup<kWidth>;
   using V = typename Group::V;
   const typename Group::D d;
@@ -131,7 +131,7 @@ HWY_INLINE hn::Vec<typename LaneGroup<kWidth>::D> PrepareScores(float softcap, c
   const V end = ranges.masked ? hn::Load(d, ranges.lane_end + vector * Group::kN) : hn::Set(d, __builtin_inff());
   for (int t = 0; t < count; ++t, at += kWidth) {
     V z = hn::Load(d, at);
-    if (softcap != 0.0F) z = hn::Mul(cap_log2, Tanh(d, hn::Mul(z, inverse_cap)));
+    if (softcap != 0.0F) z = hn::Mul(cap_log2, tanh_of(d, hn::Mul(z, inverse_cap)));
     const V index = hn::Set(d, static_cast<float>(t));
     z = hn::IfThenElse(hn::And(hn::Ge(index, begin), hn::Lt(index, end)), z, ninf);
     hn::Store(z, d, at);
@@ -143,7 +143,7 @@ HWY_INLINE hn::Vec<typename LaneGroup<kWidth>::D> PrepareScores(float softcap, c
 
 // s [count][kWidth] becomes P; m, l [kWidth] are updated; alpha [kWidth] is written when `grew`.
 template <int kWidth>
-SoftmaxResult Softmax(float softcap, const LaneRanges<kWidth>& ranges, int count, float* s, float* m, float* l, float* alpha) {
+SoftmaxResult softmax(float softcap, const LaneRanges<kWidth>& ranges, int count, float* s, float* m, float* l, float* alpha) {
   using Group = LaneGroup<kWidth>;
   using V = typename Group::V;
   const typename Group::D d;
@@ -153,7 +153,7 @@ SoftmaxResult Softmax(float softcap, const LaneRanges<kWidth>& ranges, int count
   V m_new[Group::kVectors];
   for (int v = 0; v < Group::kVectors; ++v) {
     V low;
-    const V high = PrepareScores<kWidth>(softcap, ranges, count, v, s, &low);
+    const V high = prepare_scores<kWidth>(softcap, ranges, count, v, s, &low);
     m_old[v] = hn::Load(d, m + v * Group::kN);
     m_new[v] = hn::Max(high, m_old[v]);
     result.grew = result.grew || !hn::AllFalse(d, hn::Gt(m_new[v], m_old[v]));
@@ -167,20 +167,20 @@ SoftmaxResult Softmax(float softcap, const LaneRanges<kWidth>& ranges, int count
     if (result.unseen) {
       for (int t = 0; t < count; ++t, at += kWidth) {
         const V z = hn::Load(d, at);
-        const V p = hn::IfThenElse(hn::Eq(z, ninf), hn::Set(d, -0.0F), Exp2(d, hn::Sub(z, reference)));
+        const V p = hn::IfThenElse(hn::Eq(z, ninf), hn::Set(d, -0.0F), exp2_of(d, hn::Sub(z, reference)));
         hn::Store(p, d, at);
         sum = hn::Add(sum, p);
       }
     } else {
       for (int t = 0; t < count; ++t, at += kWidth) {
-        const V p = Exp2(d, hn::Sub(hn::Load(d, at), reference));
+        const V p = exp2_of(d, hn::Sub(hn::Load(d, at), reference));
         hn::Store(p, d, at);
         sum = hn::Add(sum, p);
       }
     }
     V l_new = hn::Load(d, l + v * Group::kN);
     if (result.grew) {
-      const V a = Exp2(d, hn::Sub(m_old[v], reference));
+      const V a = exp2_of(d, hn::Sub(m_old[v], reference));
       hn::Store(a, d, alpha + v * Group::kN);
       l_new = hn::Mul(l_new, a);
     }

@@ -10,62 +10,62 @@ namespace headwater::cpu::HEADWATER_CPU_ISA {
 namespace {
 
 // Lanes of the panel that begins at `panel_row` of a pass of `rows` rows.
-HWY_INLINE int PanelWidth(int rows, int panel_row) { return rows - panel_row > 8 ? 16 : 8; }
+HWY_INLINE int panel_width(int rows, int panel_row) { return rows - panel_row > 8 ? 16 : 8; }
 
 // One query row, decoded and scaled, in workspace.row.
-void LoadQuery(const PassContext& context, int row, float factor) {
+void load_query(const PassContext& context, int row, float factor) {
   const ResolvedProblem& problem = *context.pass.args->problem;
   const QueryRow query = query_row(*context.pass.args, context.pass.row_begin + row);
   float* const to = context.workspace->row;
-  ConvertQuery(problem.q_type, query.head, problem.q_width, query.scale, factor, to);
-  if (problem.q_tail_width > 0) ConvertQuery(problem.q_type, query.tail, problem.q_tail_width, query.scale, factor, to + problem.q_width);
+  convert_query(problem.q_type, query.head, problem.q_width, query.scale, factor, to);
+  if (problem.q_tail_width > 0) convert_query(problem.q_type, query.tail, problem.q_tail_width, query.scale, factor, to + problem.q_width);
 }
 
-void Fill(float* to, int64_t count, float value) {
+void fill(float* to, int64_t count, float value) {
   for (int64_t i = 0; i < count; ++i) to[i] = value;
 }
 
-void BeginPanels(const PassContext& context, int rows, float factor) {
+void begin_panels(const PassContext& context, int rows, float factor) {
   const ResolvedProblem& problem = *context.pass.args->problem;
   Workspace& w = *context.workspace;
   const int padded = (rows + 15) / 16 * 16;
-  Fill(w.q, int64_t{padded} * problem.d_qk, 0.0F);
-  Fill(w.o, int64_t{padded} * problem.d_v, 0.0F);
+  fill(w.q, int64_t{padded} * problem.d_qk, 0.0F);
+  fill(w.o, int64_t{padded} * problem.d_v, 0.0F);
   for (int row = 0; row < rows; ++row) {
-    LoadQuery(context, row, factor);
+    load_query(context, row, factor);
     const int panel_row = row / 16 * 16;
-    const int width = PanelWidth(rows, panel_row);
+    const int width = panel_width(rows, panel_row);
     float* const panel = w.q + int64_t{panel_row} * problem.d_qk + row - panel_row;
     for (int c = 0; c < problem.d_qk; ++c) panel[c * width] = w.row[c];
   }
 }
 
-void EndPanels(const PassContext& context, int rows) {
+void end_panels(const PassContext& context, int rows) {
   const ResolvedProblem& problem = *context.pass.args->problem;
   Workspace& w = *context.workspace;
   for (int row = 0; row < rows; ++row) {
     const int panel_row = row / 16 * 16;
-    const int width = PanelWidth(rows, panel_row);
+    const int width = panel_width(rows, panel_row);
     const float* const panel = w.o + int64_t{panel_row} * problem.d_v + row - panel_row;
     for (int c = 0; c < problem.d_v; ++c) w.row[c] = panel[c * width];
     store_row(*context.pass.args, context.pass.row_begin + row, w.row, w.m[row], w.l[row]);
   }
 }
 
-void BeginGroups(const PassContext& context, int rows, float factor) {
+void begin_groups(const PassContext& context, int rows, float factor) {
   const ResolvedProblem& problem = *context.pass.args->problem;
   Workspace& w = *context.workspace;
   const int64_t q_floats = scratch_row_floats(problem.d_qk);
   const int padded = (rows + kGroupRows - 1) / kGroupRows * kGroupRows;
-  Fill(w.q, padded * q_floats, 0.0F);
-  Fill(w.o, int64_t{padded} * scratch_row_floats(problem.d_v), 0.0F);
+  fill(w.q, padded * q_floats, 0.0F);
+  fill(w.o, int64_t{padded} * scratch_row_floats(problem.d_v), 0.0F);
   for (int row = 0; row < rows; ++row) {
-    LoadQuery(context, row, factor);
+    load_query(context, row, factor);
     for (int c = 0; c < problem.d_qk; ++c) w.q[row * q_floats + c] = w.row[c];
   }
 }
 
-void EndGroups(const PassContext& context, int rows) {
+void end_groups(const PassContext& context, int rows) {
   const ResolvedProblem& problem = *context.pass.args->problem;
   Workspace& w = *context.workspace;
   const int64_t row_floats = scratch_row_floats(problem.d_v);
@@ -74,43 +74,43 @@ void EndGroups(const PassContext& context, int rows) {
 }
 
 // Converts the tile's values (and keys) into scratch.
-void ConvertValues(const PassContext& context, TileScratch* scratch) {
+void convert_values(const PassContext& context, TileScratch* scratch) {
   const Tile& tile = *scratch->tile;
   const ResolvedProblem& problem = *context.pass.args->problem;
   Workspace& w = *context.workspace;
   float* const to = tile.shared ? w.k : w.v;
   scratch->v_row_floats = scratch_row_floats(tile.shared ? problem.d_qk : problem.d_v);
-  ConvertRecords(tile.shared ? tile.k : tile.v, 0, tile.count, to, scratch->v_row_floats);
+  convert_records(tile.shared ? tile.k : tile.v, 0, tile.count, to, scratch->v_row_floats);
   scratch->v = to;
 }
 
-void ConvertKeys(const PassContext& context, TileScratch* scratch) {
+void convert_keys(const PassContext& context, TileScratch* scratch) {
   scratch->k_row_floats = scratch_row_floats(context.pass.args->problem->d_qk);
-  ConvertRecords(scratch->tile->k, 0, scratch->tile->count, context.workspace->k, scratch->k_row_floats);
+  convert_records(scratch->tile->k, 0, scratch->tile->count, context.workspace->k, scratch->k_row_floats);
   scratch->k = context.workspace->k;
 }
 
-void PanelsTile(const PassContext& context, const Tile& tile, const Tile* next, int rows) {
+void panels_tile(const PassContext& context, const Tile& tile, const Tile* next, int rows) {
   const ResolvedProblem& problem = *context.pass.args->problem;
-  const int steps_16 = PanelSteps<16>(tile.count, problem.d_qk, problem.d_v);
-  const int steps_8 = PanelSteps<8>(tile.count, problem.d_qk, problem.d_v);
-  const bool last_is_8 = PanelWidth(rows, (rows - 1) / 16 * 16) == 8;
+  const int steps_16 = panel_steps<16>(tile.count, problem.d_qk, problem.d_v);
+  const int steps_8 = panel_steps<8>(tile.count, problem.d_qk, problem.d_v);
+  const bool last_is_8 = panel_width(rows, (rows - 1) / 16 * 16) == 8;
   TilePrefetcher prefetcher(next, (rows + 15) / 16 * steps_16 - (last_is_8 ? steps_16 - steps_8 : 0));
   TileScratch scratch;
   scratch.prefetcher = &prefetcher;
   scratch.tile = &tile;
-  ConvertKeys(context, &scratch);
+  convert_keys(context, &scratch);
   if (tile.shared) {
     scratch.v = scratch.k;
     scratch.v_row_floats = scratch.k_row_floats;
   } else {
-    ConvertValues(context, &scratch);
+    convert_values(context, &scratch);
   }
   for (int row = 0; row < rows; row += 16) {
-    if (PanelWidth(rows, row) == 16) {
-      PanelTile<16>(context, &scratch, row);
+    if (panel_width(rows, row) == 16) {
+      panel_tile<16>(context, &scratch, row);
     } else {
-      PanelTile<8>(context, &scratch, row);
+      panel_tile<8>(context, &scratch, row);
     }
   }
 }
@@ -121,46 +121,46 @@ struct GroupRows {
   const std::byte* const* row = nullptr;
 };
 
-bool ReadableAsStored(const formats::RecordLayout& layout) {
+bool readable_as_stored(const formats::RecordLayout& layout) {
   const Type element = layout.segments[0].element;
   return layout.num_segments == 1 && layout.width % kLanes == 0 &&
          (element == Type::kBf16 || element == Type::kF16 || element == Type::kF32);
 }
 
-void PointAtScratch(const float* rows, int row_floats, int count, const std::byte** pointers) {
+void point_at_scratch(const float* rows, int row_floats, int count, const std::byte** pointers) {
   for (int t = 0; t < count; ++t) pointers[t] = reinterpret_cast<const std::byte*>(rows + int64_t{t} * row_floats);
 }
 
 template <int kRows>
-void DispatchScores(const GroupRows& k, const float* q, int row_floats, int begin, int count, int d_qk, float* s,
-                    TilePrefetcher* prefetcher) {
-  if (k.type == Type::kBf16) return GroupScores<Type::kBf16, kRows>(q, row_floats, k.row + begin, count, d_qk, s, prefetcher);
-  if (k.type == Type::kF16) return GroupScores<Type::kF16, kRows>(q, row_floats, k.row + begin, count, d_qk, s, prefetcher);
-  GroupScores<Type::kF32, kRows>(q, row_floats, k.row + begin, count, d_qk, s, prefetcher);
+void dispatch_scores(const GroupRows& k, const float* q, int row_floats, int begin, int count, int d_qk, float* s,
+                     TilePrefetcher* prefetcher) {
+  if (k.type == Type::kBf16) return group_scores<Type::kBf16, kRows>(q, row_floats, k.row + begin, count, d_qk, s, prefetcher);
+  if (k.type == Type::kF16) return group_scores<Type::kF16, kRows>(q, row_floats, k.row + begin, count, d_qk, s, prefetcher);
+  group_scores<Type::kF32, kRows>(q, row_floats, k.row + begin, count, d_qk, s, prefetcher);
 }
 
 template <int kRows>
-void DispatchValues(const GroupRows& v, int begin, int count, int d_v, const float* p, float* o, int row_floats) {
-  if (v.type == Type::kBf16) return GroupValues<Type::kBf16, kRows>(v.row + begin, count, d_v, p, o, row_floats);
-  if (v.type == Type::kF16) return GroupValues<Type::kF16, kRows>(v.row + begin, count, d_v, p, o, row_floats);
-  GroupValues<Type::kF32, kRows>(v.row + begin, count, d_v, p, o, row_floats);
+void dispatch_values(const GroupRows& v, int begin, int count, int d_v, const float* p, float* o, int row_floats) {
+  if (v.type == Type::kBf16) return group_values<Type::kBf16, kRows>(v.row + begin, count, d_v, p, o, row_floats);
+  if (v.type == Type::kF16) return group_values<Type::kF16, kRows>(v.row + begin, count, d_v, p, o, row_floats);
+  group_values<Type::kF32, kRows>(v.row + begin, count, d_v, p, o, row_floats);
 }
 
 // kRows rows from `row` on, of a group padded to 4, against the tile.
 template <int kRows>
-void GroupTile(const PassContext& context, TileScratch* scratch, const GroupRows& k, const GroupRows& v, int row) {
+void group_tile(const PassContext& context, TileScratch* scratch, const GroupRows& k, const GroupRows& v, int row) {
   const ResolvedProblem& problem = *context.pass.args->problem;
   Workspace& w = *context.workspace;
   LaneRanges<kGroupRows> ranges;
-  FindLaneRanges(context.pass, *scratch->tile, context.pass.row_begin + row, &ranges);
+  find_lane_ranges(context.pass, *scratch->tile, context.pass.row_begin + row, &ranges);
   if (ranges.begin >= ranges.end) return;
   const int count = ranges.end - ranges.begin;
   const int q_floats = scratch_row_floats(problem.d_qk);
   const int o_floats = scratch_row_floats(problem.d_v);
   float* const o = w.o + int64_t{row} * o_floats;
-  DispatchScores<kRows>(k, w.q + int64_t{row} * q_floats, q_floats, ranges.begin, count, problem.d_qk, w.s, scratch->prefetcher);
+  dispatch_scores<kRows>(k, w.q + int64_t{row} * q_floats, q_floats, ranges.begin, count, problem.d_qk, w.s, scratch->prefetcher);
   alignas(64) float alpha[kGroupRows];
-  const SoftmaxResult result = Softmax<kGroupRows>(context.softcap, ranges, count, w.s, w.m + row, w.l + row, alpha);
+  const SoftmaxResult result = softmax<kGroupRows>(context.softcap, ranges, count, w.s, w.m + row, w.l + row, alpha);
   if (result.grew) {
     const DF d;
     for (int r = 0; r < kRows; ++r) {
@@ -169,15 +169,15 @@ void GroupTile(const PassContext& context, TileScratch* scratch, const GroupRows
     }
   }
   if (result.unseen) {
-    if (scratch->v == nullptr) ConvertValues(context, scratch);
-    if (HasNonfiniteValues(scratch, problem.d_v)) {
-      return ExactGroupValues<kRows>(*scratch, ranges.begin, count, problem.d_v, w.s, o, o_floats);
+    if (scratch->v == nullptr) convert_values(context, scratch);
+    if (has_nonfinite_values(scratch, problem.d_v)) {
+      return exact_group_values<kRows>(*scratch, ranges.begin, count, problem.d_v, w.s, o, o_floats);
     }
   }
-  DispatchValues<kRows>(v, ranges.begin, count, problem.d_v, w.s, o, o_floats);
+  dispatch_values<kRows>(v, ranges.begin, count, problem.d_v, w.s, o, o_floats);
 }
 
-void GroupsTile(const PassContext& context, const Tile& tile, const Tile* next, int rows) {
+void groups_tile(const PassContext& context, const Tile& tile, const Tile* next, int rows) {
   Workspace& w = *context.workspace;
   TilePrefetcher prefetcher(next, (rows + 3) / 4 * (tile.count / 8 * (rows >= 3 ? 4 : rows)));
   TileScratch scratch;
@@ -185,11 +185,11 @@ void GroupsTile(const PassContext& context, const Tile& tile, const Tile* next, 
   scratch.tile = &tile;
   GroupRows k;
   GroupRows v;
-  if (ReadableAsStored(*tile.k.layout)) {
+  if (readable_as_stored(*tile.k.layout)) {
     k = {tile.k.layout->segments[0].element, tile.k.row};
   } else {
-    ConvertKeys(context, &scratch);
-    PointAtScratch(scratch.k, scratch.k_row_floats, tile.count, w.k_rows);
+    convert_keys(context, &scratch);
+    point_at_scratch(scratch.k, scratch.k_row_floats, tile.count, w.k_rows);
     k = {Type::kF32, w.k_rows};
     if (tile.shared) {
       scratch.v = scratch.k;
@@ -198,26 +198,26 @@ void GroupsTile(const PassContext& context, const Tile& tile, const Tile* next, 
   }
   if (tile.shared) {
     v = k;
-  } else if (ReadableAsStored(*tile.v.layout)) {
+  } else if (readable_as_stored(*tile.v.layout)) {
     v = {tile.v.layout->segments[0].element, tile.v.row};
   } else {
-    ConvertValues(context, &scratch);
-    PointAtScratch(scratch.v, scratch.v_row_floats, tile.count, w.v_rows);
+    convert_values(context, &scratch);
+    point_at_scratch(scratch.v, scratch.v_row_floats, tile.count, w.v_rows);
     v = {Type::kF32, w.v_rows};
   }
   for (int row = 0; row < rows; row += kGroupRows) {
     const int n = rows - row;
     if (n >= 3) {
-      GroupTile<4>(context, &scratch, k, v, row);
+      group_tile<4>(context, &scratch, k, v, row);
     } else if (n == 2) {
-      GroupTile<2>(context, &scratch, k, v, row);
+      group_tile<2>(context, &scratch, k, v, row);
     } else {
-      GroupTile<1>(context, &scratch, k, v, row);
+      group_tile<1>(context, &scratch, k, v, row);
     }
   }
 }
 
-void RunPass(const ItemArgs& args, int row_begin) {
+void run_pass(const ItemArgs& args, int row_begin) {
   const ResolvedProblem& problem = *args.problem;
   Workspace w;
   carve_workspace(*args.shape, problem.d_qk, problem.d_v, args.workspace, &w);
@@ -228,26 +228,26 @@ void RunPass(const ItemArgs& args, int row_begin) {
   const int rows = context.pass.row_end - row_begin;
   const bool few = item_rows(args) <= kFewRows;
   const float factor = static_cast<float>(double{problem.sm_scale} * (problem.softcap == 0.0F ? 1.4426950408889634 : 1.0));
-  Fill(w.m, rows + 15, -__builtin_inff());
-  Fill(w.l, rows + 15, 0.0F);
+  fill(w.m, rows + 15, -__builtin_inff());
+  fill(w.l, rows + 15, 0.0F);
   walk_begin(context.pass, &w.walk);
   int current = 0;
   bool more = walk_next(&w.walk, &w.tiles[0]);
-  if (more) TilePrefetcher(&w.tiles[0], 1).Step();
-  few ? BeginGroups(context, rows, factor) : BeginPanels(context, rows, factor);
+  if (more) TilePrefetcher(&w.tiles[0], 1).step();
+  few ? begin_groups(context, rows, factor) : begin_panels(context, rows, factor);
   while (more) {
     const Tile& tile = w.tiles[current];
     current ^= 1;
     more = walk_next(&w.walk, &w.tiles[current]);
     const Tile* const next = more ? &w.tiles[current] : nullptr;
-    few ? GroupsTile(context, tile, next, rows) : PanelsTile(context, tile, next, rows);
+    few ? groups_tile(context, tile, next, rows) : panels_tile(context, tile, next, rows);
   }
-  few ? EndGroups(context, rows) : EndPanels(context, rows);
+  few ? end_groups(context, rows) : end_panels(context, rows);
 }
 
-void RunItem(const ItemArgs& args) {
+void run_item(const ItemArgs& args) {
   const int rows = item_rows(args);
-  for (int row = 0; row < rows; row += kMaxPassRows) RunPass(args, row);
+  for (int row = 0; row < rows; row += kMaxPassRows) run_pass(args, row);
 }
 
 }  // namespace

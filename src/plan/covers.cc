@@ -12,10 +12,21 @@ using check::text;
 template <class V>
 Status same(const std::string& name, const V& value, const V& planned) {
   if (value == planned) return {};
-  return check::bad(name, value, "the plan was made for " + text(planned));
+  return check::bad(name, value, "planned for " + text(planned));
 }
 
 std::string source_field(int32_t index, const char* name) { return check::field({index}, name); }
+
+std::string_view rule_name(RuleKind rule) {
+  constexpr std::string_view kNames[] = {"full", "causal", "window", "compressed", "gathered"};
+  return kNames[static_cast<size_t>(rule)];
+}
+std::string_view addressing_name(AddressingKind kind) {
+  constexpr std::string_view kNames[] = {"ragged", "block_table", "page_list", "pool"};
+  return kNames[static_cast<size_t>(kind)];
+}
+std::string_view space_name(IndexSpace space) { return space == IndexSpace::kSlot ? "slot" : "position"; }
+std::string_view yes_no(bool value) { return value ? "true" : "false"; }
 
 // Everything that must be a multiple of the promise: pointers and the strides that are walked.
 class Promise {
@@ -29,7 +40,7 @@ class Promise {
   }
   [[nodiscard]] Status status() const {
     if (broken_.empty()) return {};
-    return check::refuse(StatusCode::kInvalid, broken_, value_, "the plan was promised multiples of " + text(alignment_) + " bytes");
+    return check::refuse(StatusCode::kInvalid, broken_, value_, "planned for multiples of " + text(alignment_) + " bytes");
   }
 
  private:
@@ -49,8 +60,8 @@ Status check_query(const Bounds& bounds, const ResolvedProblem& p) {
   HEADWATER_TRY(same("q.heads", p.heads, bounds.heads));
   HEADWATER_TRY(same("d_qk", p.d_qk, bounds.d_qk));
   HEADWATER_TRY(same("d_v", p.d_v, bounds.d_v));
-  if (p.softcap > 0.0F && !bounds.softcap) return check::bad("logits_soft_cap", p.softcap, "the plan was made for none");
-  if (p.requests > bounds.max_requests) return check::bad("requests", p.requests, "the plan has at most " + text(bounds.max_requests));
+  if (p.softcap > 0.0F && !bounds.softcap) return check::bad("logits_soft_cap", p.softcap, "planned without one");
+  if (p.requests > bounds.max_requests) return check::bad("requests", p.requests, "planned for at most " + text(bounds.max_requests));
   Promise promise(bounds.q_alignment);
   promise.pointer("q.data", p.q);
   promise.stride("q.row_stride_bytes", p.q_row_stride, p.total_q);
@@ -67,16 +78,17 @@ Status check_query(const Bounds& bounds, const ResolvedProblem& p) {
 }
 
 Status check_rule(int32_t index, const SourceBounds& bounds, const ResolvedSource& s) {
-  HEADWATER_TRY(same(source_field(index, "rule.kind"), static_cast<int32_t>(s.rule), static_cast<int32_t>(bounds.rule)));
-  if (s.rule == RuleKind::kWindow) HEADWATER_TRY(same(source_field(index, "rule.window_left"), s.window_left, bounds.window_left));
-  if (s.rule == RuleKind::kCompressed) HEADWATER_TRY(same(source_field(index, "rule.ratio"), s.ratio, bounds.ratio));
+  HEADWATER_TRY(same(source_field(index, "rule"), rule_name(s.rule), rule_name(bounds.rule)));
+  if (s.rule == RuleKind::kWindow) HEADWATER_TRY(same(source_field(index, "window_left"), s.window_left, bounds.window_left));
+  if (s.rule == RuleKind::kCompressed) HEADWATER_TRY(same(source_field(index, "ratio"), s.ratio, bounds.ratio));
   if (s.rule != RuleKind::kGathered) return {};
-  HEADWATER_TRY(same(source_field(index, "rule.topk"), s.topk, bounds.topk));
-  HEADWATER_TRY(same(source_field(index, "rule.index_type"), s.indices_are_64 ? Type::kI64 : Type::kI32, bounds.index_type));
-  return same(source_field(index, "rule.index_space"), static_cast<int32_t>(s.index_space), static_cast<int32_t>(bounds.index_space));
+  HEADWATER_TRY(same(source_field(index, "topk"), s.topk, bounds.topk));
+  HEADWATER_TRY(same(source_field(index, "index_type"), s.indices_are_64 ? Type::kI64 : Type::kI32, bounds.index_type));
+  return same(source_field(index, "index_space"), space_name(s.index_space), space_name(bounds.index_space));
 }
 
-void promise_tensor(int32_t index, const char* part, const ResolvedSource& s, const ResolvedTensor& t, int64_t num_pages, Promise* promise) {
+void promise_tensor(int32_t index, const char* part, const ResolvedSource& s, const ResolvedTensor& t, int64_t num_pages,
+                    Promise* promise) {
   const bool ragged = s.addressing == AddressingKind::kRagged;
   promise->pointer(check::field({index, part}, "data"), t.data);
   promise->stride(check::field({index, part}, "row_stride_bytes"), t.row_stride, ragged ? s.num_slots : s.page_size);
@@ -86,10 +98,10 @@ void promise_tensor(int32_t index, const char* part, const ResolvedSource& s, co
 
 Status check_source(int32_t index, const SourceBounds& bounds, const Source& source, const ResolvedSource& s) {
   HEADWATER_TRY(same(source_field(index, "k.format"), source.k.format, bounds.k_format));
-  HEADWATER_TRY(same(source_field(index, "shared"), static_cast<int32_t>(s.shared), static_cast<int32_t>(bounds.shared)));
+  HEADWATER_TRY(same(source_field(index, "shared"), yes_no(s.shared), yes_no(bounds.shared)));
   if (!s.shared) HEADWATER_TRY(same(source_field(index, "v.format"), source.v.format, bounds.v_format));
   HEADWATER_TRY(same(source_field(index, "heads"), s.heads, bounds.heads));
-  HEADWATER_TRY(same(source_field(index, "addressing.kind"), static_cast<int32_t>(s.addressing), static_cast<int32_t>(bounds.addressing)));
+  HEADWATER_TRY(same(source_field(index, "addressing"), addressing_name(s.addressing), addressing_name(bounds.addressing)));
   if (s.addressing != AddressingKind::kRagged) HEADWATER_TRY(same(source_field(index, "page_size"), s.page_size, bounds.page_size));
   HEADWATER_TRY(check_rule(index, bounds, s));
   Promise promise(bounds.alignment);
@@ -104,7 +116,7 @@ Status check_covers(const Bounds& bounds, const Problem& problem, const Resolved
   HEADWATER_TRY(same("device.kind", static_cast<int32_t>(p.device.kind), static_cast<int32_t>(bounds.device.kind)));
   HEADWATER_TRY(same("device.index", p.device.index, bounds.device.index));
   HEADWATER_TRY(check_query(bounds, p));
-  HEADWATER_TRY(same("sources.size()", static_cast<int64_t>(p.num_sources), static_cast<int64_t>(bounds.sources.size())));
+  HEADWATER_TRY(same("sources", static_cast<int64_t>(p.num_sources), static_cast<int64_t>(bounds.sources.size())));
   for (int32_t i = 0; i < p.num_sources; ++i) {
     const auto at = static_cast<size_t>(i);
     HEADWATER_TRY(check_source(i, bounds.sources[at], problem.sources[at], p.sources[i]));

@@ -6,19 +6,19 @@
 namespace headwater::cpu::HEADWATER_CPU_ISA {
 namespace {
 
-void Exp2Array(const float* x, float* y, int count) {
+void exp2_array(const float* x, float* y, int count) {
   const DF d;
-  for (int i = 0; i < count; i += kLanes) hn::StoreU(Exp2(d, hn::LoadU(d, x + i)), d, y + i);
+  for (int i = 0; i < count; i += kLanes) hn::StoreU(exp2_of(d, hn::LoadU(d, x + i)), d, y + i);
 }
 
-void TanhArray(const float* x, float* y, int count) {
+void tanh_array(const float* x, float* y, int count) {
   const DF d;
-  for (int i = 0; i < count; i += kLanes) hn::StoreU(Tanh(d, hn::LoadU(d, x + i)), d, y + i);
+  for (int i = 0; i < count; i += kLanes) hn::StoreU(tanh_of(d, hn::LoadU(d, x + i)), d, y + i);
 }
 
 }  // namespace
 
-extern const MathProbe kProbe;
-const MathProbe kProbe = {&Exp2Array, &TanhArray};
+extern const MathProbe probe;
+const MathProbe probe = {&exp2_array, &tanh_array};
 
 }  // namespace headwater::cpu::HEADWATER_CPU_ISA

@@ -14,8 +14,8 @@ namespace headwater::cpu {
 
 #define HEADWATER_CPU_KERNEL(isa) \
   namespace isa {                 \
-  extern const MathProbe kProbe;  \
-  extern const Kernel kKernel;    \
+  extern const MathProbe probe;   \
+  extern const Kernel kernel;     \
   }
 #include "src/cpu/kernels.inc"
 #undef HEADWATER_CPU_KERNEL
@@ -30,7 +30,7 @@ struct Row {
 std::vector<Row> rows() {
   std::vector<Row> all;
 #define HEADWATER_CPU_KERNEL(isa) \
-  if (isa::kKernel.supported()) all.push_back({&isa::kKernel, &isa::kProbe});
+  if (isa::kernel.supported()) all.push_back({&isa::kernel, &isa::probe});
 #include "src/cpu/kernels.inc"
 #undef HEADWATER_CPU_KERNEL
   return all;
