@@ -125,6 +125,7 @@ std::vector<Row> measure(const std::vector<Shape>& shapes, const MeasureOptions&
   const int64_t cold_bytes = options.cold_bytes > 0 ? options.cold_bytes : std::max(int64_t{160} << 20, 4 * last_cache_bytes());
   Arenas arenas;
   std::vector<std::unique_ptr<Workload>> workloads;
+  workloads.reserve(shapes.size());
   for (const Shape& shape : shapes) workloads.push_back(std::make_unique<Workload>(shape, cold_bytes, &arenas));
   std::vector<Row> rows(shapes.size());
   for (size_t i = 0; i < shapes.size(); ++i) {

@@ -142,7 +142,7 @@ void Workload::count_work() {
         span = {0, kv_len};
         continue;
       }
-      const EntryRange seen = visible_range(shape_.rule, shape_.rule_value, 0, 0, 1, kv_len, int64_t{kv_len} - shape_.q_len + i);
+      const EntryRange seen = visible_range(shape_.rule, shape_.rule_value, 1, 0, 1, kv_len, int64_t{kv_len} - shape_.q_len + i);
       if (seen.end <= seen.begin) continue;
       pairs += static_cast<double>(seen.end - seen.begin);
       span.begin = std::min(span.begin, seen.begin);

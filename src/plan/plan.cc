@@ -265,6 +265,7 @@ size_t partial_bytes(const PlanShape& shape, int32_t d_v) {
 }
 
 Status schedule_host(const PlanShape& shape, const Lengths& lengths, void* buffer) {
+  if (buffer == nullptr) return {StatusCode::kBuffer, "schedule_buf.data = null: must be given"};
   const ScheduleView view = view_schedule(shape, buffer);
   *view.header = {};
   if (Status status = check_shape(shape); !status.ok()) return status;
