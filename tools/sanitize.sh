@@ -21,7 +21,7 @@ sanitize_address() {
 
 sanitize_thread() {
   preset tsan
-  cmake --build build-tsan -j "$jobs" -- --quiet
+  cmake --build build-tsan -j "$jobs" --target cpu_workers_test -- --quiet
   ctest --test-dir build-tsan --output-on-failure -L threads --no-tests=error
 }
 
