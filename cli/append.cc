@@ -104,6 +104,7 @@ class RowsReader {
     }
     if (!status_.ok()) return;
     const std::byte* data = bytes(*t);
+    result_.slots.reserve(static_cast<size_t>(result_.rows.count));
     for (int64_t i = 0; status_.ok() && i < result_.rows.count; ++i) {
       result_.slots.push_back(t->type == io::DType::kI64 ? reinterpret_cast<const int64_t*>(data)[i]
                                                          : reinterpret_cast<const int32_t*>(data)[i]);
@@ -141,6 +142,7 @@ int append_rows(const AppendOptions& o) {
   if (const Status status = append(cache, rows->rows, rows->slots.data(), *block_scale_rule(o.rule)); !status.ok())
     return fail(o.rows + ": " + status.message());
   std::vector<io::ProblemToSave> to_save;
+  to_save.reserve(problems.size());
   for (const io::OwnedProblem& p : problems) to_save.push_back({p.name, &p.problem, p.notes});
   if (const Status status = io::save_problems(o.out, to_save, file->layers().empty() ? io::Notes{} : file->notes()); !status.ok())
     return fail(status);

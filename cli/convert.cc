@@ -67,6 +67,7 @@ int convert(const ConvertOptions& o) {
     }
   }
   std::vector<io::ProblemToSave> to_save;
+  to_save.reserve(problems.size());
   for (const io::OwnedProblem& p : problems) to_save.push_back({p.name, &p.problem, p.notes});
   if (const Status status = io::save_problems(o.out, to_save, file->layers().empty() ? io::Notes{} : file->notes()); !status.ok())
     return fail(status);

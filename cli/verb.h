@@ -21,7 +21,7 @@
 
 #include "headwater/status.h"
 
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming): CLI11's own
 class App;
 }
 
