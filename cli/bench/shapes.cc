@@ -162,7 +162,9 @@ Result<std::vector<Shape>> parse_shapes(const std::string& text, const std::stri
     }
     if (word[0] == '#') {
       const size_t begin = line.find_first_not_of("# ");
-      if (begin != std::string::npos) origin += (origin.empty() ? "" : " ") + line.substr(begin);
+      if (begin == std::string::npos) continue;
+      if (!origin.empty()) origin += ' ';
+      origin.append(line, begin);
       continue;
     }
     Shape shape;
