@@ -38,7 +38,7 @@ void Guarded::fill(uint8_t value) {
   if (!sorted_) std::sort(allowed_.begin(), allowed_.end());
   sorted_ = true;
   filled_ = value;
-  std::memset(block_.data(), value, block_.size());
+  std::fill(block_.begin(), block_.end(), std::byte{value});
 }
 
 std::string Guarded::damage() const {
