@@ -4,6 +4,7 @@
 #include <numeric>
 #include <string_view>
 
+#include "src/cuda/mma/decode/kernel.h"
 #include "src/cuda/simt/kernel.h"
 
 namespace headwater::cuda {

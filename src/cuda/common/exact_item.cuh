@@ -2,7 +2,8 @@
 // core kernels call it for an item whose result is not finite, because a 0 weight times a NaN or infinite V must be selected away,
 // which a matrix product cannot do.
 //
-// Thread (row, lane): 16 rows x 16 lanes. Scores: lane = entry of the tile. Output: lane = columns lane, lane + 16, ...
+// Thread (row, lane): one warp a row, 8 rows. Scores: lanes 2e and 2e + 1 share entry e of the tile, each half of the columns. Output: a
+// lane owns columns lane, lane + 32, ...
 #pragma once
 
 #include "src/cuda/common/args.h"
@@ -12,17 +13,18 @@
 
 namespace headwater::cuda {
 
-inline constexpr int kExactRows = 16;
-inline constexpr int kExactLanes = 16;
+inline constexpr int kExactRows = 8;
+inline constexpr int kExactLanes = 32;
+inline constexpr int kExactEntries = 16;  // of a tile
 inline constexpr int kExactThreads = kExactRows * kExactLanes;
 inline constexpr int kExactColumns = kMaxWidth / kExactLanes;  // output columns of a thread
 
 struct ExactStorage {
   float q[kExactRows][kMaxWidth + 1];    // decoded, q_scale included
-  float kv[kExactLanes][kMaxWidth + 1];  // decoded tile: K, then V where stored apart
-  float weight[kExactRows][kExactLanes + 1];  // scores, then exp2(score - m); -inf: not visible
-  float score[kExactRows][kExactLanes + 1];
-  int64_t slot[kExactLanes];  // -1: skipped
+  float kv[kExactEntries][kMaxWidth + 1];  // decoded tile: K, then V where stored apart
+  float weight[kExactRows][kExactEntries];  // exp2(score - m)
+  float score[kExactRows][kExactEntries];   // -inf: not visible
+  int64_t slot[kExactEntries];              // -1: skipped
   plan::RequestLengths lengths;
 };
 
@@ -49,40 +51,38 @@ __device__ inline void exact_load_queries(const KernelArgs& a, const plan::WorkI
 // Decodes the tile's records of K (or V) to s.kv.
 __device__ inline void exact_load_records(const ResolvedSource& source, const ResolvedTensor& tensor, int32_t columns, int32_t kv_head,
                                           int32_t count, ExactStorage& s) {
-  const int32_t e = threadIdx.x / kExactLanes;
-  if (e >= count || s.slot[e] < 0) return;
-  const formats::RowRef ref = record_at(source, tensor, s.slot[e], kv_head);
   const float global = tensor_scale(tensor, kv_head);
-  for (int32_t c = threadIdx.x % kExactLanes; c < columns; c += kExactLanes) s.kv[e][c] = decoded_column(tensor.layout, ref, c, global);
+  for (int32_t e = threadIdx.x / kExactLanes; e < count; e += kExactRows) {
+    if (s.slot[e] < 0) continue;
+    const formats::RowRef ref = record_at(source, tensor, s.slot[e], kv_head);
+    for (int32_t c = threadIdx.x % kExactLanes; c < columns; c += kExactLanes) s.kv[e][c] = decoded_column(tensor.layout, ref, c, global);
+  }
 }
 
-__device__ inline float exact_score(const ResolvedProblem& p, const float* q, const float* k) {
+// Both lanes of an entry get the score.
+__device__ inline float exact_score(const ResolvedProblem& p, const float* q, const float* k, int32_t half) {
   float dot = 0.0F;
-  for (int32_t c = 0; c < p.d_qk; ++c) dot = fmaf(q[c], k[c], dot);
+  for (int32_t c = half; c < p.d_qk; c += 2) dot = fmaf(q[c], k[c], dot);
+  dot += __shfl_xor_sync(0xffffffffU, dot, 1);
   float z = dot * p.sm_scale;
   if (p.softcap != 0.0F) z = p.softcap * tanhf(z / p.softcap);
   return z * kLog2E;
 }
 
-// Softmax step of one row over one tile: 16 lanes of a half warp. Leaves exp2(score - m) in s.weight.
+// Softmax step of one row over one tile: a warp, entry = lane / 2. Leaves exp2(score - m) in s.weight.
 __device__ inline void exact_softmax(int32_t r, int32_t lane, float z, ExactStorage& s, ExactRow& state) {
   float top = z;
-  float sum = z;  // carries NaN
-  for (int o = kExactLanes / 2; o > 0; o /= 2) {
-    top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, o));
-    sum += __shfl_xor_sync(0xffffffffU, sum, o);
-  }
+  for (int o = kExactLanes / 2; o > 1; o /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, o));
   const float m = fmaxf(state.m, top);
   const float reference = m == -INFINITY ? 0.0F : m;
   const float w = exp2f(z - reference);
   const float rescale = state.m == -INFINITY ? 0.0F : exp2f(state.m - reference);
   float l = w;
-  for (int o = kExactLanes / 2; o > 0; o /= 2) l += __shfl_xor_sync(0xffffffffU, l, o);
+  for (int o = kExactLanes / 2; o > 1; o /= 2) l += __shfl_xor_sync(0xffffffffU, l, o);  // a NaN score makes it NaN
   state.l = (state.m == -INFINITY ? 0.0F : state.l * rescale) + l;
   state.m = m;
-  if (sum != sum) state.l = NAN;
-  s.score[r][lane] = z;
-  s.weight[r][lane] = w;
+  s.score[r][lane / 2] = z;
+  s.weight[r][lane / 2] = w;
   if (rescale != 1.0F) {
 #pragma unroll
     for (int i = 0; i < kExactColumns; ++i) state.o[i] = rescale == 0.0F ? 0.0F : state.o[i] * rescale;
@@ -112,21 +112,24 @@ __device__ inline void exact_source(const KernelArgs& a, const plan::WorkItem& i
   const int32_t kv_head = item.head_block * heads / source.group;
   const int32_t token = item.token_begin + (row_begin + (r < rows ? r : 0)) / heads;
   const EntryRange visible = visible_to(a, source_index, item.request, token);
-  for (int64_t tile = begin; tile < end; tile += kExactLanes) {
-    const int32_t count = static_cast<int32_t>(end - tile < kExactLanes ? end - tile : kExactLanes);
-    if (threadIdx.x < kExactLanes) {
+  for (int64_t tile = begin; tile < end; tile += kExactEntries) {
+    const int32_t count = static_cast<int32_t>(end - tile < kExactEntries ? end - tile : kExactEntries);
+    if (threadIdx.x < kExactEntries) {
       int64_t slot = -1;
       if (lane < count) {
         slot = source.rule == RuleKind::kGathered ? gathered_slot(source, item.request, s.lengths.q_begin + item.token_begin, tile + lane)
                                                   : source_slot(source, item.request, tile + lane);
+        slot = checked_slot(a, source, slot);
       }
       s.slot[lane] = slot;
     }
     __syncthreads();
     exact_load_records(source, source.k, p.d_qk, kv_head, count, s);
     __syncthreads();
-    const bool seen = r < rows && lane < count && s.slot[lane] >= 0 && tile + lane >= visible.begin && tile + lane < visible.end;
-    exact_softmax(r, lane, seen ? exact_score(p, s.q[r], s.kv[lane]) : -INFINITY, s, state);
+    const int32_t e = lane / 2;
+    const bool seen = r < rows && e < count && s.slot[e] >= 0 && tile + e >= visible.begin && tile + e < visible.end;
+    const float z = exact_score(p, s.q[r], s.kv[e], lane % 2);  // of an unseen entry: whatever stands there
+    exact_softmax(r, lane, seen ? z : -INFINITY, s, state);
     __syncthreads();
     if (!source.shared) {
       exact_load_records(source, source.v, p.d_v, kv_head, count, s);
@@ -142,6 +145,8 @@ __device__ inline void exact_store(const KernelArgs& a, const plan::WorkItem& it
   const ResolvedProblem& p = a.problem;
   const int32_t lane = threadIdx.x % kExactLanes;
   const int32_t heads = a.shape.head_block;
+  // A NaN score leaves no trace in a maximum: +inf keeps the row from looking empty.
+  const float m = state.l != state.l ? INFINITY : state.m;
   if (item.partial >= 0) {
     float* slot = reinterpret_cast<float*>(a.partials + item.partial * a.partial_stride);
 #pragma unroll
@@ -151,7 +156,7 @@ __device__ inline void exact_store(const KernelArgs& a, const plan::WorkItem& it
     }
     if (lane == 0) {
       float* const tail = slot + int64_t{a.partial_rows} * p.d_v;
-      tail[row_in_block] = state.m;
+      tail[row_in_block] = m;
       tail[a.partial_rows + row_in_block] = state.l;
     }
     return;
@@ -159,7 +164,7 @@ __device__ inline void exact_store(const KernelArgs& a, const plan::WorkItem& it
   const int32_t token = item.token_begin + row_in_block / heads;
   const int32_t head = item.head_block * heads + row_in_block % heads;
   const int64_t row = s.lengths.q_begin + token;
-  const RowResult result = finalize_row(state.m, state.l, sink_of(p, item.request, head));
+  const RowResult result = finalize_row(m, state.l, sink_of(p, item.request, head));
 #pragma unroll
   for (int i = 0; i < kExactColumns; ++i) {
     const int32_t c = lane + i * kExactLanes;

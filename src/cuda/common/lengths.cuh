@@ -63,4 +63,11 @@ __device__ inline EntryRange visible_to(const KernelArgs& a, int32_t source, int
                        a.view.kv_len[at], a.view.context_len[request] - q_len + token);
 }
 
+// Checked mode: a table entry of a live page outside of its cache is skipped and noted.
+__device__ inline int64_t checked_slot(const KernelArgs& a, const ResolvedSource& source, int64_t slot) {
+  if (a.checked == 0 || (slot >= 0 && slot < source.num_slots)) return slot;
+  if (source.rule != RuleKind::kGathered || slot >= 0) atomicOr(&a.view.header->error, plan::kBadTable);
+  return -1;
+}
+
 }  // namespace headwater::cuda

@@ -4,8 +4,8 @@
 namespace headwater::cuda {
 namespace {
 
-// grid (workers, pieces of 16 rows), 256 threads.
-__global__ void __launch_bounds__(kExactThreads, 1) attention_cuda_simt_kernel(const __grid_constant__ KernelArgs args) {
+// grid (workers, pieces of 8 rows), 256 threads.
+__global__ void __launch_bounds__(kExactThreads, 2) attention_cuda_simt_kernel(const __grid_constant__ KernelArgs args) {
   extern __shared__ __align__(16) unsigned char memory[];
   ExactStorage& storage = *reinterpret_cast<ExactStorage*>(memory);
   if (!schedule_is_ours(args)) return;  // the merge kernel writes NaN
@@ -17,13 +17,13 @@ __global__ void __launch_bounds__(kExactThreads, 1) attention_cuda_simt_kernel(c
 }
 
 std::string refuse(const Choice& choice) {
-  return choice.caps.smem_per_block < static_cast<int32_t>(sizeof(ExactStorage)) ? "needs 80 KB of shared memory in a block" : "";
+  return choice.caps.smem_per_block < static_cast<int32_t>(sizeof(ExactStorage)) ? "needs 60 KB of shared memory in a block" : "";
 }
 
 LaunchShape shape(const Choice& choice) {
   LaunchShape launch;
   launch.smem_bytes = static_cast<int32_t>(sizeof(ExactStorage));
-  launch.blocks_per_sm = 1;
+  launch.blocks_per_sm = choice.caps.smem_per_sm / (launch.smem_bytes + 1024) >= 2 ? 2 : 1;
   launch.rows = kExactRows;
   return launch;
 }
@@ -31,7 +31,7 @@ LaunchShape shape(const Choice& choice) {
 plan::KernelTraits traits(const Choice&) {
   plan::KernelTraits t;
   t.tile_entries = 64;
-  t.max_rows = kExactRows;
+  t.max_rows = 16;
   t.bytes_per_us = 4e3;
   t.flops_per_us = 40e3;
   t.fragment_us = 4.0;
