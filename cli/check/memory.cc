@@ -3,11 +3,18 @@
 #include <algorithm>
 #include <new>
 
+#ifdef HEADWATER_HAS_CUDA
+#include "src/cuda/pinned.h"
+#endif
+
 namespace headwater::conformance {
 namespace {
 
 constexpr size_t kAlign = 256;
 constexpr size_t kArenaAlign = 64;
+#ifdef HEADWATER_HAS_CUDA
+bool cases_are_pinned = false;
+#endif
 
 size_t round_up_to_alignment(const std::byte* at) {
   const auto address = reinterpret_cast<uintptr_t>(at);
@@ -16,12 +23,41 @@ size_t round_up_to_alignment(const std::byte* at) {
 
 }  // namespace
 
-void Arena::Free::operator()(std::byte* block) const { ::operator delete[](block, std::align_val_t{kArenaAlign}); }
+bool place_cases(DeviceKind device) {
+#ifdef HEADWATER_HAS_CUDA
+  cases_are_pinned = device == DeviceKind::kCuda;
+  return true;
+#else
+  return device == DeviceKind::kCpu;
+#endif
+}
+
+void* allocate_case_memory(size_t bytes, size_t alignment) {
+#ifdef HEADWATER_HAS_CUDA
+  if (cases_are_pinned) {
+    void* const block = cuda::allocate_pinned(bytes);
+    if (block == nullptr) throw std::bad_alloc();
+    return block;
+  }
+#endif
+  return ::operator new[](bytes, std::align_val_t{alignment});
+}
+
+void release_case_memory(void* block, size_t bytes, size_t alignment) {
+#ifdef HEADWATER_HAS_CUDA
+  if (cases_are_pinned) return cuda::release_pinned(block, bytes);
+#endif
+  (void)bytes;
+  ::operator delete[](block, std::align_val_t{alignment});
+}
+
+void Arena::Free::operator()(std::byte* block) const { release_case_memory(block, bytes, kArenaAlign); }
 
 std::byte* Arena::take(size_t bytes, size_t misalign, int fill) {
-  auto* block = static_cast<std::byte*>(::operator new[](bytes + misalign, std::align_val_t{kArenaAlign}));
-  blocks_.emplace_back(block);
-  std::memset(block, fill, bytes + misalign);
+  const size_t whole = bytes + misalign;
+  auto* block = static_cast<std::byte*>(allocate_case_memory(whole, kArenaAlign));
+  blocks_.emplace_back(block, Free{whole});
+  std::memset(block, fill, whole);
   return block + misalign;
 }
 

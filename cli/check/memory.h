@@ -8,7 +8,26 @@
 #include <string>
 #include <vector>
 
+#include "headwater/problem.h"
+
 namespace headwater::conformance {
+
+// Which backend reads the cases: on a CUDA device they live in page-locked memory that host and device see at one address. Set before
+// the first case; false where this build has no CUDA backend.
+[[nodiscard]] bool place_cases(DeviceKind device);
+[[nodiscard]] void* allocate_case_memory(size_t bytes, size_t alignment);
+void release_case_memory(void* block, size_t bytes, size_t alignment);
+
+template <class T>
+struct CaseAllocator {
+  using value_type = T;
+  CaseAllocator() = default;
+  template <class U>
+  CaseAllocator(const CaseAllocator<U>&) {}  // NOLINT(google-explicit-constructor)
+  T* allocate(size_t n) { return static_cast<T*>(allocate_case_memory(n * sizeof(T), 64)); }
+  void deallocate(T* block, size_t n) { release_case_memory(block, n * sizeof(T), 64); }
+  friend bool operator==(const CaseAllocator&, const CaseAllocator&) { return true; }
+};
 
 // Owns blocks; nothing moves.
 class Arena {
@@ -24,6 +43,7 @@ class Arena {
 
  private:
   struct Free {
+    size_t bytes = 0;
     void operator()(std::byte* block) const;
   };
   std::vector<std::unique_ptr<std::byte, Free>> blocks_;
@@ -47,7 +67,7 @@ class Guarded {
 
  private:
   static constexpr size_t kGuard = 256;
-  std::vector<std::byte> block_;
+  std::vector<std::byte, CaseAllocator<std::byte>> block_;
   std::vector<std::pair<size_t, size_t>> allowed_;  // offset in the block, bytes; ascending after fill
   size_t begin_ = 0;
   size_t bytes_ = 0;

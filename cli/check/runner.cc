@@ -167,18 +167,18 @@ Bits request_bits(const Case& made, int64_t b) {
 }
 
 // batch_invariant: the same bits with other workers and bounds, and for a request alone.
-std::string check_invariance(Case* made, const PlanOptions& options, const Bits& bits, const std::vector<Bits>& by_request) {
+std::string check_invariance(Case* made, const Problem& problem, const PlanOptions& options, const Bits& bits, const std::vector<Bits>& by_request) {
   Random random(mix(made->seed, 7, static_cast<uint64_t>(made->index)));
   PlanOptions other = options;
   other.workers = options.workers % 7 + 1;
   Bits again;
-  Outcome outcome = run_guarded(made, made->problem, choice::kLoosePlan, other, 0x3c, &again);
+  Outcome outcome = run_guarded(made, problem, choice::kLoosePlan, other, 0x3c, &again);
   if (!outcome.status.ok()) return "with looser bounds and " + std::to_string(other.workers) + " workers: " + outcome.status.message();
   if (!outcome.fault.empty()) return outcome.fault;
   if (!(again == bits)) return "other bits with looser bounds and " + std::to_string(other.workers) + " workers, in batch_invariant mode";
   if (made->problem.requests == 0) return {};
   const int64_t b = random.integer(0, made->problem.requests - 1);
-  const Alone alone(made->problem, b);
+  const Alone alone(problem, b);
   outcome = run_guarded(made, alone.problem, static_cast<int32_t>(random.integer(0, 2)), other, 0xc3, &again);
   if (!outcome.status.ok()) return "request " + std::to_string(b) + " alone: " + outcome.status.message();
   if (!outcome.fault.empty()) return "request " + std::to_string(b) + " alone: " + outcome.fault;
@@ -195,15 +195,25 @@ std::string check_invariance(Case* made, const PlanOptions& options, const Bits&
   return {};
 }
 
+// Tensor core kernels round P to 16 bit; float32 queries or caches run in float32.
+bool has_float32(const Problem& problem) {
+  bool any = problem.q.type == Type::kF32;
+  for (const Source& s : problem.sources) any = any || s.k.format == Format::kF32 || (!s.shared && s.v.format == Format::kF32);
+  return any;
+}
+
 // Runs, runs again, compares with the oracle; the message of what is wrong, or the refusal.
-std::string examine(Case* made, PlanOptions options, CaseResult* result) {
+std::string examine(Case* made, const Device& device, PlanOptions options, CaseResult* result) {
   const Spec& spec = made->spec;
   TaskOrder order{mix(made->seed, 8, static_cast<uint64_t>(made->index)), spec.at(kPool) == choice::kThreads};
   if (spec.at(kPool) != choice::kOpenMp) options.parallel_for = {TaskOrder::run, &order};
   options.workers = spec.at(kWorkers) + 1;
   options.batch_invariant = spec.at(kInvariant) == 1;
+  Problem problem = made->problem;  // judged as it is, on the host
+  problem.device = device;
+  if (device.kind == DeviceKind::kCuda && made->index % 3 == 0) options.workers = 0;  // the whole device
   Bits first;
-  Outcome outcome = run_guarded(made, made->problem, spec.at(kPath), options, 0xff, &first);
+  Outcome outcome = run_guarded(made, problem, spec.at(kPath), options, 0xff, &first);
   if (outcome.status.code() == StatusCode::kUnsupported) {
     result->verdict = CaseResult::Verdict::kRefused;
     return outcome.status.message();
@@ -217,13 +227,13 @@ std::string examine(Case* made, PlanOptions options, CaseResult* result) {
   }
   Bits second;
   order.seed ^= 0x55;
-  outcome = run_guarded(made, made->problem, spec.at(kPath), options, 0xa5, &second);
+  outcome = run_guarded(made, problem, spec.at(kPath), options, 0xa5, &second);
   if (!outcome.status.ok()) return "refused the second time: " + outcome.status.message();
   if (!outcome.fault.empty()) return outcome.fault;
 
   const Reference reference = run_reference(made->problem);
   if (!reference.status.ok()) return "the oracle refused: " + reference.status.message();
-  const Judgement verdict = judge(made->problem, reference);
+  const Judgement verdict = judge(made->problem, reference, device.kind == DeviceKind::kCuda && !has_float32(made->problem));
   result->worst = verdict.worst;
   for (const int64_t visible : reference.visible) result->facts.is_long = result->facts.is_long || visible > 3 * tile;
   if (!verdict.fault.empty()) return verdict.fault;
@@ -231,7 +241,7 @@ std::string examine(Case* made, PlanOptions options, CaseResult* result) {
   if (!options.batch_invariant) return {};
   std::vector<Bits> by_request;
   for (int64_t b = 0; b < made->problem.requests; ++b) by_request.push_back(request_bits(*made, b));
-  return check_invariance(made, options, second, by_request);
+  return check_invariance(made, problem, options, second, by_request);
 }
 
 int32_t usable_threads() {
@@ -292,7 +302,8 @@ CaseResult run_case(const Spec& spec, const CheckOptions& options, int64_t index
   plan_options.isa = isa;
   plan_options.kernel = options.kernel;
   if (made->status.ok()) {
-    result.message = examine(made.get(), plan_options, &result);
+    const Device device{options.backend == "cpu" ? DeviceKind::kCpu : DeviceKind::kCuda, 0};
+    result.message = examine(made.get(), device, plan_options, &result);
   } else {
     result.message = "refused as invalid: " + made->status.message();
   }
@@ -321,10 +332,10 @@ std::string check_options(const CheckOptions& options, std::vector<std::string>*
     if (!backend.usable) return "--backend " + backend.name + ": cannot run here: " + backend.detail;
   }
   if (!known) return "--backend " + options.backend + ": no such backend";
-  if (options.backend != "cpu") {
-    return "--backend " + options.backend + ": the cases of this build live in host memory, which only the cpu backend reads";
-  }
-  *isas = usable_isas();
+  const bool on_cpu = options.backend == "cpu";
+  if (!place_cases(on_cpu ? DeviceKind::kCpu : DeviceKind::kCuda)) return "--backend " + options.backend + ": not in this build";
+  *isas = on_cpu ? usable_isas() : std::vector<std::string>{""};
+  if (!on_cpu && !options.isa.empty()) return "--isa " + options.isa + ": only the cpu backend has instruction set levels";
   if (!options.kernel.empty()) {
     for (const KernelInfo& kernel : kernels()) {
       if (kernel.name == options.kernel && kernel.usable) {

@@ -107,12 +107,13 @@ class CudaPlan final : public PlanImpl {
     HEADWATER_TRY(to_status(cudaStreamIsCapturing(on, &capturing), "cudaStreamIsCapturing"));
     if (capturing != cudaStreamCaptureStatusNone) return invalid("stream: is being captured, and check synchronises");
     plan::ScheduleHeader header;
-    HEADWATER_TRY(to_status(cudaMemcpyAsync(&header, schedule_buf.data, sizeof(header), cudaMemcpyDeviceToHost, on), "check"));
+    HEADWATER_TRY(to_status(cudaMemcpyAsync(&header, schedule_buf.data, sizeof(header), cudaMemcpyDefault, on), "check"));
     HEADWATER_TRY(to_status(cudaStreamSynchronize(on), "check"));
     if (header.fingerprint != fingerprint_) return {StatusCode::kBuffer, "schedule_buf: holds no schedule of this plan"};
     if (header.error == 0) return {};
     auto* word = static_cast<char*>(schedule_buf.data) + offsetof(plan::ScheduleHeader, error);
-    HEADWATER_TRY(to_status(cudaMemsetAsync(word, 0, sizeof(header.error), on), "check"));
+    const int32_t none = 0;
+    HEADWATER_TRY(to_status(cudaMemcpyAsync(word, &none, sizeof(none), cudaMemcpyDefault, on), "check"));
     HEADWATER_TRY(to_status(cudaStreamSynchronize(on), "check"));
     if ((header.error & plan::kOverBounds) != 0) {
       return {StatusCode::kStale, "schedule: lengths outside the plan's bounds; the rows of its runs are NaN"};
@@ -133,7 +134,7 @@ class CudaPlan final : public PlanImpl {
     if (schedule_buf.data == nullptr) return;
     const DeviceGuard guard(bounds_.device.index);
     plan::ScheduleHeader header;
-    if (cudaMemcpy(&header, schedule_buf.data, sizeof(header), cudaMemcpyDeviceToHost) != cudaSuccess) return;
+    if (cudaMemcpy(&header, schedule_buf.data, sizeof(header), cudaMemcpyDefault) != cudaSuccess) return;
     explanation->items = header.num_items;
     explanation->split_blocks = header.num_merges;
   }

@@ -79,14 +79,12 @@ __device__ inline void exact_softmax(int32_t r, int32_t lane, float z, ExactStor
   const float rescale = state.m == -INFINITY ? 0.0F : exp2f(state.m - reference);
   float l = w;
   for (int o = kExactLanes / 2; o > 1; o /= 2) l += __shfl_xor_sync(0xffffffffU, l, o);  // a NaN score makes it NaN
-  state.l = (state.m == -INFINITY ? 0.0F : state.l * rescale) + l;
+  state.l = state.l * rescale + l;
   state.m = m;
   s.score[r][lane / 2] = z;
   s.weight[r][lane / 2] = w;
-  if (rescale != 1.0F) {
 #pragma unroll
-    for (int i = 0; i < kExactColumns; ++i) state.o[i] = rescale == 0.0F ? 0.0F : state.o[i] * rescale;
-  }
+  for (int i = 0; i < kExactColumns; ++i) state.o[i] *= rescale;
 }
 
 __device__ inline void exact_accumulate(int32_t r, int32_t lane, int32_t count, int32_t d_v, const ExactStorage& s, ExactRow& state) {

@@ -11,6 +11,11 @@
 
 namespace headwater::cuda::decode {
 
+// Not inlined: the registers of the cold path are its own.
+static __device__ __noinline__ void redo_item(const KernelArgs& a, const plan::WorkItem& item, int32_t row_begin, int32_t row_end, ExactStorage& s) {
+  exact_item(a, item, row_begin, row_end, s);
+}
+
 template <class P, class T>
 class Block {
  public:
@@ -382,7 +387,7 @@ class Block {
     const int32_t listed = count < kMaxDeferred ? count : kMaxDeferred;
     for (int32_t i = 0; i < listed + end; ++i) {
       const plan::WorkItem item = a_.view.items[i < listed ? s_.deferred[i] : s_.deferred[kMaxDeferred - 1] + 1 + i - listed];
-      if (item_holds(a_, item)) exact_item(a_, item, row_begin_, row_begin_ + P::kRows, storage);
+      if (item_holds(a_, item)) redo_item(a_, item, row_begin_, row_begin_ + P::kRows, storage);
     }
   }
 

@@ -12,10 +12,12 @@ struct Launcher {
   static constexpr Type kCompute = sizeof(T) == 2 && kWeightShift<T> != 0.0F ? Type::kF16 : Type::kBf16;
   static constexpr Limits kLimits{"", kCompute, P::kRows, 16 * P::kDepthSteps * P::kDepthWarps, 16 * P::kPairs * kWarps > 576 ? 576 : 16 * P::kPairs * kWarps};
 
+  static constexpr int32_t kStatic = (static_cast<int32_t>(sizeof(Shared<P>)) + 127) / 128 * 128;  // static shared memory of the kernel
+
   static int32_t smem_limit(const Choice& choice) {
     constexpr int32_t kReserved = 1024;  // of a resident block
     const int32_t share = choice.caps.smem_per_sm / P::kBlocksPerSm - kReserved;
-    return std::min(share, choice.caps.smem_per_block) - static_cast<int32_t>(sizeof(Shared<P>));
+    return std::min(share, choice.caps.smem_per_block) - kStatic;
   }
 
   static std::string refuse(const Choice& choice) {
@@ -70,7 +72,7 @@ struct Launcher {
       return error;
     }
     return cudaFuncSetAttribute(decode_mma_kernel<P, T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                limit - static_cast<int>(sizeof(Shared<P>)));
+                                limit - kStatic);
   }
 
   static cudaError_t launch(const KernelArgs& args, cudaStream_t stream) {

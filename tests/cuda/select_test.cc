@@ -1,0 +1,129 @@
+// Which kernel runs, and why the others do not: needs no device.
+#include "src/cuda/select.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "src/cuda/mma/decode/modes.h"
+
+namespace headwater::cuda {
+namespace {
+
+constexpr DeviceCaps kH200{9, 0, 132, 232448, 233472, 65536};
+constexpr DeviceCaps kA100{8, 0, 108, 166912, 167936, 65536};
+constexpr DeviceCaps kA10{8, 6, 72, 101376, 102400, 65536};
+
+Bounds latent_bounds(Format format, Type q, int32_t heads) {
+  Bounds b;
+  b.device = {DeviceKind::kCuda, 0};
+  b.max_requests = b.max_total_q = 4;
+  b.max_q_len = 1;
+  b.q_type = q;
+  b.heads = heads;
+  b.d_qk = 576;
+  b.d_v = 512;
+  SourceBounds s;
+  s.k_format = s.v_format = format;
+  s.shared = true;
+  s.rule = RuleKind::kCausal;
+  s.max_len = 8192;
+  b.sources = {s};
+  return b;
+}
+
+std::string chosen(const DeviceCaps& caps, const Bounds& bounds, bool invariant = false) {
+  PlanOptions options;
+  options.batch_invariant = invariant;
+  for (const KernelVerdict& v : verdicts(caps, bounds, options)) {
+    if (v.accepted) return v.kernel;
+    EXPECT_FALSE(v.reason.empty()) << v.kernel;
+  }
+  return "";
+}
+
+TEST(CudaSelect, LatentDecodePicksOperandTypeByFormat) {
+  EXPECT_EQ(chosen(kH200, latent_bounds(Format::kBf16, Type::kBf16, 16)), "decode_mma_bf16_d576");
+  EXPECT_EQ(chosen(kH200, latent_bounds(Format::kE4m3, Type::kBf16, 16)), "decode_mma_f16_d576");
+  EXPECT_EQ(chosen(kH200, latent_bounds(Format::kF16, Type::kF16, 16)), "decode_mma_f16_d576");
+  EXPECT_EQ(chosen(kH200, latent_bounds(Format::kMxfp4, Type::kBf16, 16)), "decode_mma_bf16_d576");
+  EXPECT_EQ(chosen(kH200, latent_bounds(Format::kFp8Ds656, Type::kE4m3, 16)), "decode_mma_bf16_d576");
+}
+
+TEST(CudaSelect, ManyRowsTakeTheWideKernelWhereItFits) {
+  EXPECT_EQ(chosen(kH200, latent_bounds(Format::kBf16, Type::kBf16, 64)), "decode_mma_bf16_d512_rows64");
+  EXPECT_EQ(chosen(kA10, latent_bounds(Format::kBf16, Type::kBf16, 64)), "decode_mma_bf16_d576");
+  Bounds tokens = latent_bounds(Format::kBf16, Type::kBf16, 16);
+  tokens.max_q_len = 4;
+  EXPECT_EQ(chosen(kH200, tokens), "decode_mma_bf16_d512_rows64");
+}
+
+// Another request's q_len must not change the kernel of this one.
+TEST(CudaSelect, BatchInvariantChoiceIgnoresQLen) {
+  Bounds bounds = latent_bounds(Format::kBf16, Type::kBf16, 16);
+  const std::string alone = chosen(kH200, bounds, true);
+  bounds.max_q_len = 512;
+  EXPECT_EQ(chosen(kH200, bounds, true), alone);
+}
+
+TEST(CudaSelect, Float32AndOddViewsRunTheFloat32Kernel) {
+  EXPECT_EQ(chosen(kH200, latent_bounds(Format::kF32, Type::kBf16, 16)), "attention_cuda_simt");
+  EXPECT_EQ(chosen(kH200, latent_bounds(Format::kBf16, Type::kF32, 16)), "attention_cuda_simt");
+  Bounds odd = latent_bounds(Format::kBf16, Type::kBf16, 16);
+  odd.sources[0].alignment = 2;
+  EXPECT_EQ(chosen(kH200, odd), "attention_cuda_simt");
+}
+
+TEST(CudaSelect, EveryDeviceSinceAmpereHasAKernelForEveryFormat) {
+  for (const DeviceCaps& caps : {kH200, kA100, kA10}) {
+    for (const FormatInfo& info : all_formats()) {
+      Bounds b = latent_bounds(info.format, Type::kBf16, 16);
+      if (info.fixed_width != 0) {
+        b.d_qk = info.fixed_width;
+        b.d_v = 512;
+      }
+      EXPECT_NE(chosen(caps, b), "") << info.name;
+    }
+  }
+  DeviceCaps turing = kA100;
+  turing.major = 7;
+  EXPECT_EQ(chosen(turing, latent_bounds(Format::kBf16, Type::kBf16, 16)), "");
+}
+
+TEST(CudaSelect, BlocksFitTheDevice) {
+  for (const DeviceCaps& caps : {kH200, kA100, kA10}) {
+    for (const Format format : {Format::kBf16, Format::kE4m3, Format::kMxfp4, Format::kFp8Ds656}) {
+      for (const int32_t heads : {16, 64, 128}) {
+        const Bounds bounds = latent_bounds(format, Type::kBf16, heads);
+        const Kernel* kernel = kernel_by_name(chosen(caps, bounds));
+        ASSERT_NE(kernel, nullptr);
+        const LaunchShape launch = kernel->shape({caps, bounds, false, heads});
+        EXPECT_LE(launch.smem_bytes + 4096, caps.smem_per_block + 4096);
+        EXPECT_LE((launch.smem_bytes + 1024) * launch.blocks_per_sm, caps.smem_per_sm);
+      }
+    }
+  }
+}
+
+// Raw bytes, scales and operand tiles stand apart and aligned.
+TEST(CudaDecodeModes, StageHoldsEveryTensor) {
+  for (const FormatInfo& info : all_formats()) {
+    if (info.format == Format::kF32) continue;
+    const Bounds b = [&] {
+      Bounds bounds = latent_bounds(info.format, Type::kBf16, 16);
+      if (info.fixed_width != 0) bounds.d_qk = info.fixed_width;
+      return bounds;
+    }();
+    const decode::Plan plan = decode::make_modes(b, Type::kBf16, 32);
+    const decode::TensorMode& k = plan.modes.sources[0].k;
+    EXPECT_GE(k.pitch, k.row_bytes) << info.name;
+    EXPECT_EQ(k.pitch % 16, 0) << info.name;
+    EXPECT_GE(k.scale_offset, k.offset + 32 * k.pitch) << info.name;
+    EXPECT_GE(plan.stage_bytes, k.scale_offset + 32 * k.scale_pitch) << info.name;
+    EXPECT_EQ(k.direct != 0, info.format == Format::kBf16) << info.name;
+    EXPECT_EQ(plan.modes.operand_bytes % 128, 0) << info.name;
+  }
+}
+
+}  // namespace
+}  // namespace headwater::cuda
