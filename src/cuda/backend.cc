@@ -61,7 +61,7 @@ class CudaPlan final : public PlanImpl {
   [[nodiscard]] const Bounds& bounds() const override { return bounds_; }
   [[nodiscard]] std::string kernel() const override { return kernel_->name; }
   [[nodiscard]] size_t schedule_bytes() const override { return plan::schedule_bytes(shape_); }
-  [[nodiscard]] size_t scratch_bytes() const override { return static_cast<size_t>(shape_.max_partials) * partial_bytes_; }
+  [[nodiscard]] size_t scratch_bytes() const override { return redo_at() + static_cast<size_t>(shape_.max_items) * static_cast<size_t>(launch_.row_blocks); }
 
   [[nodiscard]] Status schedule(const Lengths& lengths, Buffer schedule_buf, Stream stream) const override {
     HEADWATER_TRY(check_buffer("schedule_buf", schedule_buf, schedule_bytes()));
@@ -88,6 +88,7 @@ class CudaPlan final : public PlanImpl {
     args.shape = shape_;
     args.view = plan::view_schedule(shape_, schedule_buf.data);
     args.partials = static_cast<std::byte*>(scratch_buf.data);
+    args.redo = static_cast<unsigned char*>(scratch_buf.data) + redo_at();
     args.partial_stride = static_cast<int64_t>(partial_bytes_);
     args.partial_rows = shape_.tokens_per_block * shape_.head_block;
     args.checked = options_.checked ? 1 : 0;
@@ -140,6 +141,8 @@ class CudaPlan final : public PlanImpl {
   }
 
  private:
+  [[nodiscard]] size_t redo_at() const { return static_cast<size_t>(shape_.max_partials) * partial_bytes_; }
+
   // Lengths stand on the device: only pointers and counts can be checked.
   [[nodiscard]] Status check_lengths(const Lengths& lengths) const {
     if (lengths.requests < 0 || lengths.requests > shape_.max_requests) {

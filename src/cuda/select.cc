@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "src/cuda/mma/decode/kernel.h"
+#include "src/cuda/mma/prefill/kernel.h"
 #include "src/cuda/simt/kernel.h"
 
 namespace headwater::cuda {

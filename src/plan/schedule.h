@@ -34,6 +34,8 @@ struct ScheduleHeader {
 };
 enum ScheduleError : int32_t { kStaleLengths = 1, kOverBounds = 2, kBadTable = 4 };
 
+struct Cut;  // plan/split_kv.h
+
 // Pointers into a schedule buffer. Everything is int32 or POD; arrays are sized by the PlanShape's capacities.
 struct ScheduleView {
   ScheduleHeader* header = nullptr;
@@ -50,6 +52,8 @@ struct ScheduleView {
   int32_t* first_position = nullptr;   // [num_sources, max_requests]
   int32_t* position_stride = nullptr;  // [num_sources, max_requests]
   int32_t* topk_len = nullptr;         // [num_sources, max_total_q]; only gathered sources are filled
+  // Not in the buffer: worker_cut of every worker, where a caller has them at hand.
+  const Cut* cuts = nullptr;  // [workers]
 };
 
 [[nodiscard]] size_t schedule_bytes(const PlanShape& shape);

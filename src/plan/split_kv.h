@@ -143,6 +143,7 @@ HEADWATER_HD Cut worker_cut(const PlanShape& shape, const ScheduleView& view, in
   const int64_t total = view.unit_begin[token_blocks];
   Cut cut;
   if (w <= 0 || token_blocks == 0) return cut;
+  if (view.cuts != nullptr && w < shape.workers) return view.cuts[w];
   if (w >= shape.workers) {
     cut.block = token_blocks * shape.num_head_blocks;
     return cut;

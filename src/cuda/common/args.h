@@ -27,6 +27,7 @@ struct KernelArgs {
   plan::ScheduleView view;
   std::byte* partials = nullptr;  // slot 0
   int64_t partial_stride = 0;     // bytes
+  unsigned char* redo = nullptr;  // [max_items, grid.y] the block's own notes: this item once more in float32
   int32_t partial_rows = 0;       // tokens_per_block * head_block: where m and l stand in a slot
   int32_t checked = 0;            // verify table entries, count skipped indices
   uint64_t fingerprint = 0;

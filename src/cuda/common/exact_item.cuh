@@ -17,6 +17,9 @@ inline constexpr int kExactRows = 8;
 inline constexpr int kExactLanes = 32;
 inline constexpr int kExactEntries = 16;  // of a tile
 inline constexpr int kExactThreads = kExactRows * kExactLanes;
+
+// Rows at a time: a block of fewer threads takes fewer.
+__device__ inline int32_t exact_rows() { return static_cast<int32_t>(blockDim.x) / kExactLanes; }
 inline constexpr int kExactColumns = kMaxWidth / kExactLanes;  // output columns of a thread
 
 struct ExactStorage {
@@ -37,7 +40,7 @@ struct ExactRow {
 __device__ inline void exact_load_queries(const KernelArgs& a, const plan::WorkItem& item, int32_t row_begin, int32_t rows, ExactStorage& s) {
   const ResolvedProblem& p = a.problem;
   const int32_t heads = a.shape.head_block;
-  for (int32_t r = threadIdx.x / kExactLanes, c0 = threadIdx.x % kExactLanes; r < rows; r += kExactRows) {
+  for (int32_t r = threadIdx.x / kExactLanes, c0 = threadIdx.x % kExactLanes; r < rows; r += exact_rows()) {
     const int64_t row = s.lengths.q_begin + item.token_begin + (row_begin + r) / heads;
     const int32_t head = item.head_block * heads + (row_begin + r) % heads;
     const float scale = query_scale(p, row, head);
@@ -52,7 +55,7 @@ __device__ inline void exact_load_queries(const KernelArgs& a, const plan::WorkI
 __device__ inline void exact_load_records(const ResolvedSource& source, const ResolvedTensor& tensor, int32_t columns, int32_t kv_head,
                                           int32_t count, ExactStorage& s) {
   const float global = tensor_scale(tensor, kv_head);
-  for (int32_t e = threadIdx.x / kExactLanes; e < count; e += kExactRows) {
+  for (int32_t e = threadIdx.x / kExactLanes; e < count; e += exact_rows()) {
     if (s.slot[e] < 0) continue;
     const formats::RowRef ref = record_at(source, tensor, s.slot[e], kv_head);
     for (int32_t c = threadIdx.x % kExactLanes; c < columns; c += kExactLanes) s.kv[e][c] = decoded_column(tensor.layout, ref, c, global);
@@ -171,15 +174,15 @@ __device__ inline void exact_store(const KernelArgs& a, const plan::WorkItem& it
   if (lane == 0) store_lse(p, item.request, token, row, head, result.lse);
 }
 
-// Rows [row_begin, row_end) of the item's row block. 256 threads, all of them; `storage` is theirs. The item's lengths hold.
+// Rows [row_begin, row_end) of the item's row block. At most 256 threads, whole warps, all of them; `storage` is theirs. The item's lengths hold.
 __device__ inline void exact_item(const KernelArgs& a, const plan::WorkItem& item, int32_t row_begin, int32_t row_end, ExactStorage& s) {
   __syncthreads();
   if (threadIdx.x == 0) plan::load_lengths(a.shape, a.view, item.request, &s.lengths);
   __syncthreads();
   const int32_t item_rows = item.token_count * a.shape.head_block;
   if (row_end > item_rows) row_end = item_rows;
-  for (int32_t first = row_begin; first < row_end; first += kExactRows) {
-    const int32_t rows = row_end - first < kExactRows ? row_end - first : kExactRows;
+  for (int32_t first = row_begin; first < row_end; first += exact_rows()) {
+    const int32_t rows = row_end - first < exact_rows() ? row_end - first : exact_rows();
     ExactRow state;
 #pragma unroll
     for (int i = 0; i < kExactColumns; ++i) state.o[i] = 0.0F;

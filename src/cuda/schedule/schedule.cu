@@ -146,7 +146,7 @@ __device__ void lay_out_line(const ScheduleArgs& a, const plan::ScheduleView& vi
 }
 
 // Steps 3 and 4.
-__device__ void deal_parts(const ScheduleArgs& a, const plan::ScheduleView& view, Shared& s) {
+__device__ void deal_parts(const ScheduleArgs& a, plan::ScheduleView view, Shared& s) {
   int64_t items = 0;
   int64_t merges = 0;
   int64_t partials = 0;
@@ -155,6 +155,7 @@ __device__ void deal_parts(const ScheduleArgs& a, const plan::ScheduleView& view
     plan::WorkerPart part;
     if (w < a.shape.workers) s.cut[threadIdx.x] = plan::worker_cut(a.shape, view, w);
     __syncthreads();
+    if (a.shape.workers <= kThreads) view.cuts = s.cut;
     if (w < a.shape.workers) {
       const plan::Cut end = threadIdx.x + 1 < kThreads && w + 1 < a.shape.workers ? s.cut[threadIdx.x + 1] : plan::worker_cut(a.shape, view, w + 1);
       part = plan::measure_part(a.shape, view, s.cut[threadIdx.x], end);

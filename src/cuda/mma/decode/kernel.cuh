@@ -3,18 +3,13 @@
 // A block keeps O in registers over a whole item; m and l stay with the threads of the softmax.
 #pragma once
 
-#include "src/cuda/common/exact_item.cuh"
 #include "src/cuda/common/launch.cuh"
+#include "src/cuda/mma/common/output.cuh"
+#include "src/cuda/mma/common/redo.cuh"
 #include "src/cuda/mma/decode/convert.cuh"
-#include "src/cuda/mma/decode/output.cuh"
 #include "src/cuda/mma/decode/softmax.cuh"
 
 namespace headwater::cuda::decode {
-
-// Not inlined: the registers of the cold path are its own.
-static __device__ __noinline__ void redo_item(const KernelArgs& a, const plan::WorkItem& item, int32_t row_begin, int32_t row_end, ExactStorage& s) {
-  exact_item(a, item, row_begin, row_end, s);
-}
 
 template <class P, class T>
 class Block {
@@ -35,36 +30,47 @@ class Block {
   __device__ void run() {
     const int32_t stages = a_.launch.stages;
     if (threadIdx.x == 0) {
+      Walk walk;
       begin_cursor(a_, s_.cursor);
-      s_.num_deferred = 0;
-      for (int32_t i = 0; i <= stages; ++i) next_tile<P::kTile>(a_, row_begin_, s_.cursor, s_.ring[i]);
+      s_.any_redo = 0;
+      for (int32_t i = 0; i <= stages; ++i) next_tile<P::kTile>(a_, row_begin_, s_.cursor, s_.items, walk, s_.ring[i]);
+      s_.walk = walk;
     }
     __syncthreads();
     RowScales k_scales;
     RowScales v_scales;
-    Place place = find_place(a_, s_.ring[0], tile_row_);
+    Lookup lookup = look_up(a_, s_.items, s_.ring[0], tile_row_);
+    unsigned char* load_stage = memory_;
+    unsigned char* stage = memory_;
+    const auto advance = [&](unsigned char*& at) {
+      at += a_.launch.stage_bytes;
+      if (at == memory_ + at_.operand) at = memory_;
+    };
     for (int32_t i = 1 - stages;; ++i) {  // the first stages - 1 rounds only start copies
       if (i >= 0) {
         wait_copies(stages - 2);
         __syncthreads();  // tile i has landed for all; everyone is done with tile i - 1
-        if ((s_.ring[i % kRing].flags & kEnd) != 0) break;
+        if (s_.ring[i % kRing].has(kEnd)) break;
       }
-      const TileDesc& ahead = s_.ring[(i + stages - 1) % kRing];
-      load_tile(ahead, i + stages - 1, place, k_scales, v_scales);
-      place = find_place(a_, s_.ring[(i + stages) % kRing], tile_row_);  // one tile early: the table's latency is hidden
+      const TileDesc ahead = s_.ring[(i + stages - 1) % kRing];
+      const Place place = place_of(a_, s_.items, ahead, lookup);
+      load_tile(ahead, (i + stages - 1) % kRing, load_stage, place, k_scales, v_scales);
+      lookup = look_up(a_, s_.items, s_.ring[(i + stages) % kRing], tile_row_);
       if (i >= 0) {
-        if (threadIdx.x == 0) next_tile<P::kTile>(a_, row_begin_, s_.cursor, s_.ring[(i + stages + 1) % kRing]);
-        const TileDesc& d = s_.ring[i % kRing];
-        if ((d.flags & kFirst) != 0) begin_item(d);
-        if ((d.flags & kNewSource) != 0) begin_source(d);
-        compute_tile(d, i);
+        if (threadIdx.x == 0) next_tile<P::kTile>(a_, row_begin_, s_.cursor, s_.items, s_.walk, s_.ring[(i + stages + 1) % kRing]);
+        const TileDesc d = s_.ring[i % kRing];
+        if (d.has(kFirst)) begin_item(d);
+        if (d.has(kNewSource)) begin_source(d);
+        compute_tile(d, i % kRing, stage);
+        advance(stage);
       }
-      keep_scales(ahead, i + stages - 1, k_scales, v_scales);
-      if (i >= 0 && (s_.ring[i % kRing].flags & kLast) != 0) finish_item(s_.ring[i % kRing]);
+      keep_scales(ahead, load_stage, k_scales, v_scales);
+      advance(load_stage);
+      if (i >= 0 && s_.ring[i % kRing].has(kLast)) finish_item(s_.ring[i % kRing]);
     }
     wait_copies(0);
     __syncthreads();
-    redo_deferred();
+    if (s_.any_redo != 0) redo_items(a_, row_begin_, P::kRows, *reinterpret_cast<ExactStorage*>(memory_));
   }
 
  private:
@@ -72,35 +78,36 @@ class Block {
   static constexpr int kRowTiles = P::kRows / 16;
   static constexpr int kScorePitch = P::kTile + kRowPad;
 
-  __device__ unsigned char* stage(int32_t tile) const { return memory_ + tile % a_.launch.stages * a_.launch.stage_bytes; }
+  __device__ const OpenItem& open(const TileDesc& d) const { return s_.items[d.slot()]; }
 
   __device__ int32_t kv_head(const TileDesc& d, const ResolvedSource& source) const {
-    return d.item.head_block * a_.shape.head_block / source.group;
+    return open(d).item.head_block * a_.shape.head_block / source.group;
   }
 
   // Copies of one tile, one group whatever it holds.
-  __device__ void load_tile(const TileDesc& d, int32_t tile, const Place& place, RowScales& k_scales, RowScales& v_scales) {
-    if ((d.flags & kEnd) == 0 && d.low < d.high) {
-      const ResolvedSource& source = p_.sources[d.source];
-      const SourceMode& mode = modes_.sources[d.source];
+  __device__ void load_tile(const TileDesc& d, int32_t ring, unsigned char* stage, const Place& place, RowScales& k_scales,
+                            RowScales& v_scales) {
+    if (!d.has(kEnd) && !d.empty()) {
+      const ResolvedSource& source = p_.sources[d.source()];
+      const SourceMode& mode = modes_.sources[d.source()];
       const int32_t head = kv_head(d, source);
-      const uint32_t to = shared_address(stage(tile));
+      const uint32_t to = shared_address(stage);
       fetch_scales<P>(source, source.k, mode.k, place, head, tile_lane_, k_scales);
       if (!source.shared) fetch_scales<P>(source, source.v, mode.v, place, head, tile_lane_, v_scales);
 #pragma unroll 1
       for (int32_t v = 0; v < (source.shared ? 1 : 2); ++v) {
         copy_tensor<P>(v != 0 ? source.v : source.k, v != 0 ? mode.v : mode.k, place, head, to, tile_row_, tile_lane_);
       }
-      if (tile_lane_ == 0) s_.live[tile % kRing][tile_row_] = place.row >= 0 ? 1 : 0;
+      if (tile_lane_ == 0) s_.live[ring][tile_row_] = place.row >= 0 ? 1 : 0;
     }
     commit_copies();
   }
 
-  __device__ void keep_scales(const TileDesc& d, int32_t tile, const RowScales& k_scales, const RowScales& v_scales) {
-    if ((d.flags & kEnd) != 0 || d.low >= d.high) return;
-    const SourceMode& mode = modes_.sources[d.source];
-    store_scales<P>(mode.k, stage(tile), tile_row_, tile_lane_, k_scales);
-    if (!p_.sources[d.source].shared) store_scales<P>(mode.v, stage(tile), tile_row_, tile_lane_, v_scales);
+  __device__ void keep_scales(const TileDesc& d, unsigned char* stage, const RowScales& k_scales, const RowScales& v_scales) {
+    if (d.has(kEnd) || d.empty()) return;
+    const SourceMode& mode = modes_.sources[d.source()];
+    store_scales<P>(mode.k, stage, tile_row_, tile_lane_, k_scales);
+    if (!p_.sources[d.source()].shared) store_scales<P>(mode.v, stage, tile_row_, tile_lane_, v_scales);
   }
 
   // ---- items -------------------------------------------------------------------------------------------------------------------
@@ -126,7 +133,7 @@ class Block {
     unsigned char* const tile = memory_ + at_.queries;
     const int32_t pairs = (p_.d_qk + 15) / 16 * 8;
     for (int32_t r = warp_; r < P::kRows; r += kWarps) {
-      const RowPlace place = row_place(a_, d, row_begin_ + r);
+      const RowPlace place = row_place(a_, open(d), row_begin_ + r);
       int32_t shift = 0;
       if (scaled) {
         uint32_t large = 0;
@@ -153,6 +160,7 @@ class Block {
       const uint32_t base = shared_address(tile) + (lane_ & 15) * query_pitch();
 #pragma unroll
       for (int k = 0; k < P::kDepthSteps; ++k) {
+        q_[k][0] = q_[k][1] = q_[k][2] = q_[k][3] = 0;
         if (k < depth_steps()) load_matrices(base + swizzled(lane_ & 15, 32 * (first_step() + k) + 16 * (lane_ >> 4)), q_[k]);
       }
       __syncthreads();  // scores overwrite the tile
@@ -161,51 +169,44 @@ class Block {
 
   // What each row sees of a source. Read after the next barrier.
   __device__ void begin_source(const TileDesc& d) {
-    const ResolvedSource& source = p_.sources[d.source];
+    const ResolvedSource& source = p_.sources[d.source()];
     k_scale_ = tensor_scale(source.k, kv_head(d, source));
     v_scale_ = tensor_scale(source.shared ? source.k : source.v, kv_head(d, source));
     if (threadIdx.x >= P::kRows) return;
-    const RowPlace r = row_place(a_, d, row_begin_ + static_cast<int32_t>(threadIdx.x));
-    const EntryRange seen = visible_to(a_, d.source, d.item.request, r.token);
+    const RowPlace r = row_place(a_, open(d), row_begin_ + static_cast<int32_t>(threadIdx.x));
+    const EntryRange seen = visible_to(a_, d.source(), open(d).item.request, r.token);
     s_.visible_low[threadIdx.x] = r.live ? static_cast<int32_t>(seen.begin) : 0;
     s_.visible_high[threadIdx.x] = r.live ? static_cast<int32_t>(seen.end) : 0;
   }
 
   // ---- one tile ----------------------------------------------------------------------------------------------------------------
-  __device__ void compute_tile(const TileDesc& d, int32_t tile) {
-    if (d.low >= d.high) {
+  __device__ void compute_tile(const TileDesc& d, int32_t ring, unsigned char* staged) {
+    if (d.empty()) {
       __syncthreads();  // the descriptor ring, as below
       return;
     }
-    const ResolvedSource& source = p_.sources[d.source];
-    const SourceMode& mode = modes_.sources[d.source];
-    unsigned char* const staged = stage(tile);
+    const ResolvedSource& source = p_.sources[d.source()];
+    const SourceMode& mode = modes_.sources[d.source()];
+    const bool apart = !source.shared;
     unsigned char* const operand = memory_ + at_.operand;
-    int32_t planes = 1;
-    const unsigned char* k = staged + mode.k.offset;
-    const unsigned char* v = k;
-    if (mode.k.direct == 0 || (!source.shared && mode.v.direct == 0)) {
-      bool low = false;
+    bool k_low = false;
+    bool v_low = false;
+    if (mode.k.direct == 0 || (apart && mode.v.direct == 0)) {
+      int32_t low = 0;
 #pragma unroll 1
-      for (int32_t i = 0; i < (source.shared ? 1 : 2); ++i) {
+      for (int32_t i = 0; i < (apart ? 2 : 1); ++i) {
         const TensorMode& from = i != 0 ? mode.v : mode.k;
         if (from.direct != 0) continue;
         const bool any = convert_tensor<P, T>(i != 0 ? source.v.layout : source.k.layout, from, i != 0 ? p_.d_v : p_.d_qk, staged,
                                               operand + (i != 0 ? modes_.operand_v : 0), i != 0 ? modes_.v_pitch : modes_.k_pitch,
-                                              modes_.operand_k_plane);
-        low = low || any;
+                                              i != 0 ? modes_.operand_v_plane : modes_.operand_k_plane);
+        if (any) low |= 1 << i;
       }
-      if (mode.k.direct == 0) k = operand;
-      planes = __syncthreads_or(low) != 0 ? 2 : 1;
+      k_low = __syncthreads_or(low & 1) != 0;  // also: the converted tile is whole
+      if (apart && mode.v.planes > 1) v_low = __syncthreads_or(low & 2) != 0;
     }
-    int32_t v_pitch = modes_.k_pitch;
-    if (source.shared) {
-      v = k;
-    } else {
-      v = mode.v.direct != 0 ? staged + mode.v.offset : operand + modes_.operand_v;
-      v_pitch = modes_.v_pitch;
-    }
-    compute_scores(shared_address(k), planes);
+    const unsigned char* const k = mode.k.direct != 0 ? staged + mode.k.offset : operand;
+    compute_scores(shared_address(k), k_low ? 2 : 1);
     __syncthreads();
     TileScale scale;
     scale.k = k_scale_;
@@ -214,15 +215,22 @@ class Block {
       scale.k_rows = staged + mode.k.scale_offset;
       scale.k_pitch = mode.k.scale_pitch;
     }
-    const TensorMode& v_mode = source.shared ? mode.k : mode.v;
+    const TensorMode& v_mode = apart ? mode.v : mode.k;
     if (v_mode.row_scale != 0) {
       scale.v_rows = staged + v_mode.scale_offset;
       scale.v_pitch = v_mode.scale_pitch;
     }
-    softmax_tile<P, T>(p_, d, s_.live[tile % kRing], scale, reinterpret_cast<const float*>(memory_ + at_.scores), memory_ + at_.weights, s_,
-                       state_);
+    softmax_tile<P, T>(p_, d, s_.live[ring], scale, reinterpret_cast<const float*>(memory_ + at_.scores), memory_ + at_.weights, s_, state_);
     __syncthreads();
-    add_values(shared_address(v), v_pitch);
+    rescale_output();
+    if (!apart) {
+      add_values(shared_address(k), modes_.k_pitch);
+      if (k_low) add_values(shared_address(k) + modes_.operand_k_plane, modes_.k_pitch);
+    } else {
+      const unsigned char* const v = mode.v.direct != 0 ? staged + mode.v.offset : operand + modes_.operand_v;
+      add_values(shared_address(v), modes_.v_pitch);
+      if (v_low) add_values(shared_address(v) + modes_.operand_v_plane, modes_.v_pitch);
+    }
   }
 
   __device__ int32_t total_steps() const { return (p_.d_qk + 15) / 16; }
@@ -230,32 +238,49 @@ class Block {
   __device__ int32_t first_step() const { return warp_ / (P::kTokenWarps * P::kRowWarps) * steps_per_warp(); }
   __device__ int32_t depth_steps() const { return min(steps_per_warp(), max(0, total_steps() - first_step())); }
 
+  // kSteps steps from the warp's first, without a branch between them: loads run ahead of products. Steps past d_qk meet zero queries
+  // and the last step's keys.
+  template <int kSteps>
+  __device__ void score_steps(uint32_t k_base, int32_t k_twist, uint32_t q_base, int32_t q_twist, float (&c)[2][4]) {
+    const int32_t first = first_step();
+    const int32_t last = total_steps() - 1;
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k) {
+      uint32_t b[4];
+      load_matrices(k_base + ((32 * min(first + k, last) + 16 * ((lane_ >> 3) & 1)) ^ k_twist), b);
+      if constexpr (!P::kQueriesStay) {
+        multiply_add<T>(c[0], q_[k], b[0], b[1]);
+        multiply_add<T>(c[1], q_[k], b[2], b[3]);
+      } else {
+        uint32_t q[4];
+        load_matrices(q_base + ((32 * k + 16 * (lane_ >> 4)) ^ q_twist), q);
+        multiply_add<T>(c[0], q, b[0], b[1]);
+        multiply_add<T>(c[1], q, b[2], b[3]);
+      }
+    }
+  }
+
   // This warp: 16 rows x 16 entries x its part of d_qk.
   __device__ void compute_scores(uint32_t k_tile, int32_t planes) {
     const int32_t token = warp_ % P::kTokenWarps * 16;
     const int32_t row = P::kRowWarps > 1 ? warp_ / P::kTokenWarps * 16 : 0;
     const int32_t depth = P::kRowWarps > 1 ? 0 : warp_ / P::kTokenWarps;
     const int32_t k_row = token + (lane_ & 7) + (lane_ >> 4) * 8;
-    const uint32_t k_base = k_tile + k_row * modes_.k_pitch;
-    const int32_t k_chunk = (lane_ >> 3) & 1;
     const int32_t q_row = row + (lane_ & 15);
     const uint32_t q_base = shared_address(memory_ + at_.queries) + q_row * query_pitch();
+    const int32_t k_twist = (k_row & 7) << 4;
+    const int32_t q_twist = (q_row & 7) << 4;
     float c[2][4] = {};
     for (int32_t plane = 0; plane < planes; ++plane) {
-      const uint32_t base = k_base + plane * modes_.operand_k_plane;
-#pragma unroll
-      for (int k = 0; k < P::kDepthSteps; ++k) {
-        if (k >= depth_steps()) break;
-        uint32_t b[4];
-        load_matrices(base + swizzled(k_row, 32 * (first_step() + k) + 16 * k_chunk), b);
-        if constexpr (!P::kQueriesStay) {
-          multiply_add<T>(c[0], q_[k], b[0], b[1]);
-          multiply_add<T>(c[1], q_[k], b[2], b[3]);
+      const uint32_t base = k_tile + k_row * modes_.k_pitch + plane * modes_.operand_k_plane;
+      if constexpr (P::kQueriesStay) {
+#pragma unroll 1
+        for (int32_t k = 0; k < total_steps(); k += 4) score_four(base, k_twist, q_base, q_twist, k, c);
+      } else {
+        if (steps_per_warp() <= P::kDepthSteps / 2) {
+          score_steps<P::kDepthSteps / 2>(base, k_twist, q_base, q_twist, c);
         } else {
-          uint32_t q[4];
-          load_matrices(q_base + swizzled(q_row, 32 * k + 16 * (lane_ >> 4)), q);
-          multiply_add<T>(c[0], q, b[0], b[1]);
-          multiply_add<T>(c[1], q, b[2], b[3]);
+          score_steps<P::kDepthSteps>(base, k_twist, q_base, q_twist, c);
         }
       }
     }
@@ -270,10 +295,29 @@ class Block {
     }
   }
 
+  // Four steps from `first`; those past d_qk are skipped.
+  __device__ void score_four(uint32_t k_base, int32_t k_twist, uint32_t q_base, int32_t q_twist, int32_t first, float (&c)[2][4]) {
+    const int32_t steps = total_steps() - first;
+    uint32_t b[4][4];
+    uint32_t q[4][4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const int32_t at = 32 * (first + min(k, steps - 1));
+      load_matrices(k_base + ((at + 16 * ((lane_ >> 3) & 1)) ^ k_twist), b[k]);
+      load_matrices(q_base + ((at + 16 * (lane_ >> 4)) ^ q_twist), q[k]);
+    }
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      if (k < steps) {
+        multiply_add<T>(c[0], q[k], b[k][0], b[k][1]);
+        multiply_add<T>(c[1], q[k], b[k][2], b[k][3]);
+      }
+    }
+  }
+
   __device__ int32_t column_pairs() const { return (p_.d_v + 15) / 16; }
 
-  // O = O * rescale + P V for the warp's columns.
-  __device__ void add_values(uint32_t v_tile, int32_t v_pitch) {
+  __device__ void rescale_output() {
     const int32_t g = lane_ / 4;
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
@@ -288,21 +332,21 @@ class Block {
         o_[m][n][3] *= high;
       }
     }
-    const uint32_t weights = shared_address(memory_ + at_.weights);
-    const int32_t v_row = (lane_ & 7) + ((lane_ >> 3) & 1) * 8;
+  }
+
+  // O += P V for the warp's first kPairs column pairs.
+  template <int kPairs>
+  __device__ void value_pairs(uint32_t v_base, int32_t v_pitch, int32_t v_twist) {
+    const uint32_t weights = shared_address(memory_ + at_.weights) + 2 * ((lane_ & 15) * kScorePitch + 8 * (lane_ >> 4));
 #pragma unroll
     for (int k = 0; k < P::kTile / 16; ++k) {
       uint32_t w[kRowTiles][4];
 #pragma unroll
-      for (int m = 0; m < kRowTiles; ++m) {
-        load_matrices(weights + 2 * ((16 * m + (lane_ & 15)) * kScorePitch + 16 * k + 8 * (lane_ >> 4)), w[m]);
-      }
+      for (int m = 0; m < kRowTiles; ++m) load_matrices(weights + 2 * (16 * m * kScorePitch + 16 * k), w[m]);
 #pragma unroll
-      for (int n = 0; n < P::kPairs; ++n) {
-        const int32_t pair = warp_ + kWarps * n;
-        if (pair >= column_pairs()) break;
+      for (int n = 0; n < kPairs; ++n) {
         uint32_t b[4];
-        load_matrices_transposed(v_tile + (16 * k + v_row) * v_pitch + swizzled(v_row, 32 * pair + 16 * (lane_ >> 4)), b);
+        load_matrices_transposed(v_base + 16 * k * v_pitch + ((32 * (warp_ + kWarps * n) + 16 * (lane_ >> 4)) ^ v_twist), b);
 #pragma unroll
         for (int m = 0; m < kRowTiles; ++m) {
           multiply_add<T>(o_[m][2 * n], w[m], b[0], b[1]);
@@ -312,21 +356,39 @@ class Block {
     }
   }
 
+  __device__ void add_values(uint32_t v_tile, int32_t v_pitch) {
+    const int32_t v_row = (lane_ & 7) + ((lane_ >> 3) & 1) * 8;
+    const uint32_t base = v_tile + v_row * v_pitch;
+    const int32_t twist = (v_row & 7) << 4;
+    const int32_t pairs = (column_pairs() - warp_ + kWarps - 1) / kWarps;  // of this warp
+    if (pairs >= P::kPairs) {
+      value_pairs<P::kPairs>(base, v_pitch, twist);
+    } else if (P::kPairs > 4 && pairs == 4) {
+      value_pairs<(P::kPairs > 4 ? 4 : 1)>(base, v_pitch, twist);
+    } else if (P::kPairs > 3 && pairs == 3) {
+      value_pairs<(P::kPairs > 3 ? 3 : 1)>(base, v_pitch, twist);
+    } else if (P::kPairs > 2 && pairs == 2) {
+      value_pairs<(P::kPairs > 2 ? 2 : 1)>(base, v_pitch, twist);
+    } else if (pairs == 1) {
+      value_pairs<1>(base, v_pitch, twist);
+    }
+  }
+
   // ---- the end of an item ------------------------------------------------------------------------------------------------------
   __device__ void finish_item(const TileDesc& d) {
-    const bool final = d.item.partial < 0;
+    const bool final = open(d).item.partial < 0;
     const int32_t r = static_cast<int32_t>(threadIdx.x) / RowLanes<P>::kLanes;
     const float l = row_sum<P>(state_.l);
     bool bad = exact_ || !isfinite(l) || state_.m == INFINITY;
     if (threadIdx.x % RowLanes<P>::kLanes == 0) {
       const float m = state_.m == -INFINITY ? -INFINITY : state_.m - kWeightShift<T>;
-      const RowPlace place = row_place(a_, d, row_begin_ + r);
+      const RowPlace place = row_place(a_, open(d), row_begin_ + r);
       s_.row_m[r] = m;
       s_.row_l[r] = l;
       if (place.live && final) {
-        const RowResult result = finalize_row(m, l, sink_of(p_, d.item.request, place.head));
+        const RowResult result = finalize_row(m, l, sink_of(p_, open(d).item.request, place.head));
         s_.row_l[r] = result.zero ? 0.0F : result.factor;
-        store_lse(p_, d.item.request, place.token, place.row, place.head, result.lse);
+        store_lse(p_, open(d).item.request, place.token, place.row, place.head, result.lse);
       } else if (place.live) {
         float* const tail = partial_slot(d) + int64_t{a_.partial_rows} * p_.d_v;
         tail[row_begin_ + r] = m;
@@ -335,14 +397,15 @@ class Block {
     }
     __syncthreads();
     bad = store_rows(d, final) || bad;
-    if (__syncthreads_or(bad) != 0 && threadIdx.x == 0) {
-      if (s_.num_deferred < kMaxDeferred) s_.deferred[s_.num_deferred] = d.item_index;
-      ++s_.num_deferred;
+    const bool redo = __syncthreads_or(bad) != 0;
+    if (threadIdx.x == 0) {
+      a_.redo[int64_t{open(d).item_index} * gridDim.y + blockIdx.y] = redo ? 1 : 0;
+      if (redo) s_.any_redo = 1;
     }
   }
 
   __device__ float* partial_slot(const TileDesc& d) const {
-    return reinterpret_cast<float*>(a_.partials + d.item.partial * a_.partial_stride);
+    return reinterpret_cast<float*>(a_.partials + open(d).item.partial * a_.partial_stride);
   }
 
   // Returns whether O holds a value that is not finite.
@@ -354,7 +417,7 @@ class Block {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int32_t r = 16 * m + lane_ / 4 + 8 * half;
-        const RowPlace place = row_place(a_, d, row_begin_ + r);
+        const RowPlace place = row_place(a_, open(d), row_begin_ + r);
         if (!place.live) continue;
         const float factor = final ? s_.row_l[r] * v_scale : v_scale;
         PairStore store;
@@ -375,20 +438,6 @@ class Block {
       }
     }
     return bad;
-  }
-
-  // Items with a result that is not finite, or queries that did not fit, once more in float32: rare, after everything else.
-  __device__ void redo_deferred() {
-    const int32_t count = s_.num_deferred;
-    if (count == 0) return;
-    ExactStorage& storage = *reinterpret_cast<ExactStorage*>(memory_);
-    // More than the list holds: everything behind its last entry.
-    const int32_t end = count <= kMaxDeferred ? 0 : a_.view.worker_begin[blockIdx.x + 1] - s_.deferred[kMaxDeferred - 1] - 1;
-    const int32_t listed = count < kMaxDeferred ? count : kMaxDeferred;
-    for (int32_t i = 0; i < listed + end; ++i) {
-      const plan::WorkItem item = a_.view.items[i < listed ? s_.deferred[i] : s_.deferred[kMaxDeferred - 1] + 1 + i - listed];
-      if (item_holds(a_, item)) redo_item(a_, item, row_begin_, row_begin_ + P::kRows, storage);
-    }
   }
 
   const KernelArgs& a_;

@@ -10,7 +10,6 @@ namespace headwater::cuda::decode {
 
 inline constexpr int kThreads = 256;
 inline constexpr int kWarps = kThreads / 32;
-inline constexpr int kRing = 16;      // tile descriptors; at least stages + 3
 inline constexpr int kMaxStages = 7;  // wait_copies counts to 6
 inline constexpr int kRowPad = 8;     // elements behind a row of scores and of P: no bank conflicts
 
@@ -76,6 +75,7 @@ struct Modes {
   int32_t operand_bytes = 0;   // of the converted tile: K planes, then V
   int32_t operand_v = 0;       // where V stands in it
   int32_t operand_k_plane = 0;  // bytes from plane to plane
+  int32_t operand_v_plane = 0;
   int32_t fold_v_scale = 0;    // v_scale multiplies P (several sources); otherwise the output
 };
 

@@ -1,65 +1,13 @@
-// From a tile descriptor to bytes in flight: each row of a tile is found through its source's table one tile early, then copied by the
-// kThreads / kTile threads that share it.
+// Copies of one tensor's tile in its mode, and the block scales that stand outside of the records.
 #pragma once
 
 #include "src/cuda/common/element.cuh"
-#include "src/cuda/common/mma.cuh"
+#include "src/cuda/mma/common/loader.cuh"
 #include "src/cuda/mma/decode/args.h"
-#include "src/cuda/mma/decode/cursor.cuh"
 
 namespace headwater::cuda::decode {
 
-// Where a tile's row stands. row < 0: not a live entry; its bytes become zeros and its column is masked.
-struct Place {
-  int64_t page = 0;
-  int32_t row = -1;
-};
-
-__device__ inline Place split_slot(const ResolvedSource& s, int64_t slot) {
-  if (slot < 0) return {};
-  if (s.addressing == AddressingKind::kRagged) return {0, static_cast<int32_t>(slot)};
-  if (slot <= 0xffffffffLL) {
-    const uint32_t page = static_cast<uint32_t>(slot) / static_cast<uint32_t>(s.page_size);
-    return {page, static_cast<int32_t>(static_cast<uint32_t>(slot) - page * static_cast<uint32_t>(s.page_size))};
-  }
-  const int64_t page = slot / s.page_size;
-  return {page, static_cast<int32_t>(slot - page * s.page_size)};
-}
-
-// Column `column` of tile `d`.
-__device__ inline Place find_place(const KernelArgs& a, const TileDesc& d, int32_t column) {
-  const int32_t entry = d.begin + column;
-  if ((d.flags & kEnd) != 0 || entry < d.low || entry >= d.high) return {};
-  const ResolvedSource& s = a.problem.sources[d.source];
-  if (s.rule == RuleKind::kGathered) {
-    return split_slot(s, gathered_slot(s, d.item.request, int64_t{d.q_begin} + d.item.token_begin, entry));
-  }
-  if (s.addressing == AddressingKind::kRagged) return {0, s.kv_indptr[d.item.request] + entry};
-  const uint32_t page_index = static_cast<uint32_t>(entry) / static_cast<uint32_t>(s.page_size);
-  const int32_t row = entry - static_cast<int32_t>(page_index) * s.page_size;
-  const int64_t page = s.addressing == AddressingKind::kBlockTable
-                           ? s.block_table[d.item.request * s.block_table_stride + page_index]
-                           : s.kv_indices[int64_t{s.kv_indptr[d.item.request]} + page_index];
-  if (a.checked != 0 && checked_slot(a, s, page * s.page_size + row) < 0) return {};
-  return {page, row};
-}
-
-// Chunks of 16 bytes are permuted within groups of 8 by the row, so that 8 rows of one chunk lie in 8 different bank groups.
-__device__ inline int32_t swizzled(int32_t row, int32_t byte) { return byte ^ ((row & 7) << 4); }
-
-template <int kBytes, int kStep>
-__device__ inline void copy_row(uint32_t to, int32_t row, bool swizzle, const std::byte* from, int32_t first, int32_t valid, int32_t padded) {
-#pragma unroll 4
-  for (int32_t at = first * kBytes; at < padded; at += kStep * kBytes) {
-    const int32_t left = valid - at;
-    copy_async<kBytes>(to + (swizzle ? swizzled(row, at) : at), from + (left > 0 ? at : 0), left >= kBytes ? kBytes : left > 0 ? left : 0);
-  }
-}
-
-// The row's record in this tensor, or any mapped address when it is not live.
-__device__ inline const std::byte* record_of(const ResolvedTensor& t, const Place& place, int32_t head) {
-  return place.row < 0 ? t.data : t.data + place.page * t.page_stride + int64_t{place.row} * t.row_stride + head * t.head_stride;
-}
+using namespace mma;  // NOLINT(google-build-using-namespace): this path's own common layer
 
 template <class P>
 __device__ inline void copy_tensor(const ResolvedTensor& t, const TensorMode& mode, const Place& place, int32_t head, uint32_t stage, int32_t row,

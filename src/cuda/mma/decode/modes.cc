@@ -12,7 +12,7 @@ bool is_direct(const formats::RecordLayout& layout, Type compute) {
   return layout.num_segments == 1 && layout.segments[0].element == compute && layout.segments[0].place == formats::ScalePlace::kNone;
 }
 
-// K values that 16 bits do not hold: f16 in bf16, int8 times f16, e4m3 times any float.
+// Values that 16 bits do not hold: K's would miss the score's tolerance, V's the output's, where P and out are rounded too: f16 in bf16, int8 times f16, e4m3 times any float.
 bool needs_two_planes(const formats::RecordLayout& layout) {
   for (int32_t i = 0; i < layout.num_segments; ++i) {
     const formats::Segment& s = layout.segments[i];
@@ -65,9 +65,10 @@ Plan make_modes(const ModeInput* inputs, int32_t count, Type compute, int32_t ti
   plan.modes.k_pitch = up(2 * d_qk, 128);
   plan.modes.v_pitch = up(2 * d_v, 128);
   plan.modes.operand_k_plane = tile * plan.modes.k_pitch;
+  plan.modes.operand_v_plane = tile * plan.modes.v_pitch;
   plan.modes.fold_v_scale = compute == Type::kBf16 ? 1 : 0;
   int32_t k_planes = 0;
-  bool v_converted = false;
+  int32_t v_planes = 0;
   for (int32_t i = 0; i < count; ++i) {
     const ModeInput& in = inputs[i];
     SourceMode& to = plan.modes.sources[i];
@@ -79,12 +80,13 @@ Plan make_modes(const ModeInput* inputs, int32_t count, Type compute, int32_t ti
     if (!in.shared) {
       to.v = make_mode(in.v, compute, in.alignment);
       place_tensor(&to.v, tile, &bytes);
-      v_converted = v_converted || to.v.direct == 0;
+      if (compute == Type::kBf16 && to.v.direct == 0 && needs_two_planes(in.v)) to.v.planes = 2;
+      if (to.v.direct == 0) v_planes = std::max(v_planes, to.v.planes);
     }
     plan.stage_bytes = std::max(plan.stage_bytes, bytes);
   }
   plan.modes.operand_v = k_planes * plan.modes.operand_k_plane;
-  plan.modes.operand_bytes = plan.modes.operand_v + (v_converted ? tile * plan.modes.v_pitch : 0);
+  plan.modes.operand_bytes = plan.modes.operand_v + v_planes * plan.modes.operand_v_plane;
   return plan;
 }
 

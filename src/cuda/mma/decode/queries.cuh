@@ -2,8 +2,7 @@
 // two, undone on the scores; a row that spans more than 2^29 sends its item to the exact path.
 #pragma once
 
-#include "src/cuda/common/element.cuh"
-#include "src/cuda/common/mma.cuh"
+#include "src/cuda/mma/common/rows.cuh"
 #include "src/cuda/mma/decode/args.h"
 #include "src/cuda/mma/decode/shared.cuh"
 
@@ -12,25 +11,6 @@ namespace headwater::cuda::decode {
 inline constexpr int kLargestExponent = 14;  // of a scaled row's largest element
 inline constexpr int kExponentSpan = 29;
 
-// One row block row of this thread block: its global row and head.
-struct RowPlace {
-  int64_t row = 0;
-  int32_t head = 0;
-  int32_t token = 0;  // in the request
-  bool live = false;
-};
-
-__device__ inline RowPlace row_place(const KernelArgs& a, const TileDesc& d, int32_t row_in_block) {
-  RowPlace r;
-  const int32_t heads = a.shape.head_block;
-  r.live = row_in_block < d.item.token_count * heads;
-  const int32_t of = r.live ? row_in_block : 0;
-  r.token = d.item.token_begin + of / heads;
-  r.row = int64_t{d.q_begin} + r.token;
-  r.head = d.item.head_block * heads + of % heads;
-  return r;
-}
-
 // Columns c, c + 1 as float32 values (e4m3 unscaled); zero past d_qk and for rows that do not exist.
 __device__ inline float2 query_pair(const ResolvedProblem& p, const RowPlace& r, int32_t c) {
   float2 v = {0.0F, 0.0F};
@@ -38,22 +18,6 @@ __device__ inline float2 query_pair(const ResolvedProblem& p, const RowPlace& r,
   v.x = query_element(p, r.row, r.head, c);
   if (c + 1 < p.d_qk) v.y = query_element(p, r.row, r.head, c + 1);
   return v;
-}
-
-// The same as two 16-bit values of the query's own type: one 4-byte load where the row allows it.
-__device__ inline uint32_t query_pair_bits(const ResolvedProblem& p, const RowPlace& r, int32_t c) {
-  if (!r.live || c >= p.d_qk) return 0;
-  const bool tail = c >= p.q_width;
-  const std::byte* at = tail ? p.q_tail + r.row * p.q_tail_row_stride + r.head * p.q_tail_head_stride + 2 * (c - p.q_width)
-                             : p.q + r.row * p.q_row_stride + r.head * p.q_head_stride + 2 * c;
-  const bool whole = tail ? c + 1 < p.d_qk : c + 1 < p.q_width;
-  if (whole && (reinterpret_cast<uintptr_t>(at) & 3U) == 0) return *reinterpret_cast<const uint32_t*>(at);
-  uint32_t bits = load_u16(at);
-  if (c + 1 < p.d_qk) {
-    const std::byte* next = c + 1 == p.q_width ? p.q_tail + r.row * p.q_tail_row_stride + r.head * p.q_tail_head_stride : at + 2;
-    bits |= static_cast<uint32_t>(load_u16(next)) << 16;
-  }
-  return bits;
 }
 
 template <class T>

@@ -1,16 +1,19 @@
 // Small state of a decode block in static shared memory; the tiles stand in dynamic shared memory (layout.h).
 #pragma once
 
-#include "src/cuda/mma/decode/cursor.cuh"
+#include "src/cuda/mma/common/cursor.cuh"
+#include "src/cuda/mma/decode/layout.h"
 
 namespace headwater::cuda::decode {
 
-inline constexpr int kMaxDeferred = 32;
+using namespace mma;  // NOLINT(google-build-using-namespace): this path's own common layer
 
 template <class P>
 struct Shared {
   Cursor cursor;
+  Walk walk;  // of thread 0; registers are short
   TileDesc ring[kRing];
+  OpenItem items[kRing];
   unsigned char live[kRing][P::kTile];  // the column's entry exists (gathered lists have holes)
   int32_t visible_low[P::kRows];        // entries of the current source that the row sees
   int32_t visible_high[P::kRows];
@@ -18,8 +21,7 @@ struct Shared {
   float rescale[P::kRows];     // of O before this tile
   float row_m[P::kRows];       // epilogue
   float row_l[P::kRows];
-  int32_t deferred[kMaxDeferred];  // items for the exact path
-  int32_t num_deferred;
+  int32_t any_redo;
 };
 
 }  // namespace headwater::cuda::decode

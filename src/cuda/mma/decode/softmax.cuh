@@ -17,12 +17,6 @@ struct RowLanes {
   }
 };
 
-// Reference of weights: 2^(z - m + shift). f16 weights stand up to 2^14, so that small ones keep their bits; bf16 has the range.
-template <class T>
-inline constexpr float kWeightShift = 0.0F;
-template <>
-inline constexpr float kWeightShift<__half> = 14.0F;
-
 struct RowState {
   float m = -INFINITY;  // of the visible scores so far, log2 units
   float l = 0.0F;       // this thread's share of sum 2^(z - m + shift)

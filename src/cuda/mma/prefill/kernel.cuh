@@ -2,31 +2,31 @@
 // fragments serve two row tiles. 128 threads, two blocks an SM.
 #pragma once
 
-#include "src/cuda/common/exact_item.cuh"
+#include <algorithm>
+
 #include "src/cuda/common/launch.cuh"
+#include "src/cuda/kernel.h"
 #include "src/cuda/mma/common/cursor.cuh"
 #include "src/cuda/mma/common/loader.cuh"
 #include "src/cuda/mma/common/output.cuh"
+#include "src/cuda/mma/common/redo.cuh"
 
 namespace headwater::cuda::prefill {
 
 inline constexpr int kThreads = 128;
 inline constexpr int kRows = 128;  // of a row block
-inline constexpr int kTile = 64;   // entries
+inline constexpr int kTile = 32;   // entries: 64 would spill
 inline constexpr int kRing = mma::kRing;
-inline constexpr int kMaxDeferred = 32;
 
 struct Shared {
   mma::Cursor cursor;
+  mma::Walk walk;  // of thread 0; registers are short
   mma::TileDesc ring[kRing];
+  mma::OpenItem items[kRing];
   unsigned char live[kRing][kTile];
   int32_t visible_low[kRows];  // entries of the current source that the row sees
   int32_t visible_high[kRows];
-  float row_factor[kRows];
-  float row_m[kRows];
-  float row_l[kRows];
-  int32_t deferred[kMaxDeferred];
-  int32_t num_deferred;
+  int32_t any_redo;
 };
 
 // Bytes of a row of width kD, of a stage (K, then V) and of the whole block's dynamic shared memory (stages, then Q).
@@ -50,34 +50,42 @@ class Block {
   __device__ void run() {
     const int32_t stages = a_.launch.stages;
     if (threadIdx.x == 0) {
+      mma::Walk walk;
       mma::begin_cursor(a_, s_.cursor);
-      s_.num_deferred = 0;
-      for (int32_t i = 0; i <= stages; ++i) mma::next_tile<kTile>(a_, row_begin_, s_.cursor, s_.ring[i]);
+      s_.any_redo = 0;
+      for (int32_t i = 0; i <= stages; ++i) mma::next_tile<kTile>(a_, row_begin_, s_.cursor, s_.items, walk, s_.ring[i]);
+      s_.walk = walk;
     }
     __syncthreads();
-    mma::Place place = mma::find_place(a_, s_.ring[0], tile_row());
+    mma::Lookup lookup = mma::look_up(a_, s_.items, s_.ring[0], tile_row());
+    int32_t load_at = 0;
+    int32_t at = 0;
+    const int32_t end = stages * kStageBytes<kD>;
     for (int32_t i = 1 - stages;; ++i) {  // the first stages - 1 rounds only start copies
       if (i >= 0) {
         wait_copies(stages - 2);
         __syncthreads();  // tile i has landed for all; everyone is done with tile i - 1
-        if ((s_.ring[i % kRing].flags & mma::kEnd) != 0) break;
+        if (s_.ring[i % kRing].has(mma::kEnd)) break;
       }
-      load_tile(s_.ring[(i + stages - 1) % kRing], i + stages - 1, place);
-      place = mma::find_place(a_, s_.ring[(i + stages) % kRing], tile_row());
+      const mma::TileDesc ahead = s_.ring[(i + stages - 1) % kRing];
+      load_tile(ahead, (i + stages - 1) % kRing, memory_ + load_at, mma::place_of(a_, s_.items, ahead, lookup));
+      load_at = load_at + kStageBytes<kD> == end ? 0 : load_at + kStageBytes<kD>;
+      lookup = mma::look_up(a_, s_.items, s_.ring[(i + stages) % kRing], tile_row());
       if (i < 0) continue;
-      if (threadIdx.x == 0) mma::next_tile<kTile>(a_, row_begin_, s_.cursor, s_.ring[(i + stages + 1) % kRing]);
-      const mma::TileDesc& d = s_.ring[i % kRing];
-      if ((d.flags & (mma::kFirst | mma::kNewSource)) != 0) {
-        if ((d.flags & mma::kFirst) != 0) begin_item(d);
-        if ((d.flags & mma::kNewSource) != 0) begin_source(d);
+      if (threadIdx.x == 0) mma::next_tile<kTile>(a_, row_begin_, s_.cursor, s_.items, s_.walk, s_.ring[(i + stages + 1) % kRing]);
+      const mma::TileDesc d = s_.ring[i % kRing];
+      if (d.has(mma::kFirst | mma::kNewSource)) {
+        if (d.has(mma::kFirst)) begin_item(d);
+        if (d.has(mma::kNewSource)) begin_source(d);
         __syncthreads();
       }
-      if (d.low < d.high) compute_tile(d, i);
-      if ((d.flags & mma::kLast) != 0) finish_item(d);
+      if (!d.empty()) compute_tile(d, i % kRing, memory_ + at);
+      at = at + kStageBytes<kD> == end ? 0 : at + kStageBytes<kD>;
+      if (d.has(mma::kLast)) finish_item(d);
     }
     wait_copies(0);
     __syncthreads();
-    redo_deferred();
+    if (s_.any_redo != 0) mma::redo_items(a_, row_begin_, kRows, *reinterpret_cast<ExactStorage*>(memory_));
   }
 
  private:
@@ -86,25 +94,25 @@ class Block {
   static constexpr int kRowTiles = 2;
 
   __device__ static int32_t tile_row() { return static_cast<int32_t>(threadIdx.x) / kShare; }
-  __device__ unsigned char* stage(int32_t tile) const { return memory_ + tile % a_.launch.stages * kStageBytes<kD>; }
+  __device__ const mma::OpenItem& open(const mma::TileDesc& d) const { return s_.items[d.slot()]; }
   __device__ unsigned char* queries() const { return memory_ + a_.launch.stages * kStageBytes<kD>; }
   __device__ int32_t kv_head(const mma::TileDesc& d, const ResolvedSource& source) const {
-    return d.item.head_block * a_.shape.head_block / source.group;
+    return open(d).item.head_block * a_.shape.head_block / source.group;
   }
 
-  __device__ void load_tile(const mma::TileDesc& d, int32_t tile, const mma::Place& place) {
-    if ((d.flags & mma::kEnd) == 0 && d.low < d.high) {
-      const ResolvedSource& source = p_.sources[d.source];
+  __device__ void load_tile(const mma::TileDesc& d, int32_t ring, unsigned char* stage, const mma::Place& place) {
+    if (!d.has(mma::kEnd) && !d.empty()) {
+      const ResolvedSource& source = p_.sources[d.source()];
       const int32_t head = kv_head(d, source);
       const int32_t lane = static_cast<int32_t>(threadIdx.x) % kShare;
-      const uint32_t to = shared_address(stage(tile)) + tile_row() * kPitch<kD>;
+      const uint32_t to = shared_address(stage) + tile_row() * kPitch<kD>;
 #pragma unroll 1
       for (int32_t v = 0; v < 2; ++v) {
         const ResolvedTensor& t = v != 0 && !source.shared ? source.v : source.k;
         const int32_t bytes = place.row < 0 ? 0 : 2 * (v != 0 ? p_.d_v : p_.d_qk);
         mma::copy_row<16, kShare>(to + v * kTile * kPitch<kD>, tile_row(), true, mma::record_of(t, place, head), lane, bytes, kPitch<kD>);
       }
-      if (lane == 0) s_.live[tile % kRing][tile_row()] = place.row >= 0 ? 1 : 0;
+      if (lane == 0) s_.live[ring][tile_row()] = place.row >= 0 ? 1 : 0;
     }
     commit_copies();
   }
@@ -124,25 +132,24 @@ class Block {
       }
     }
     for (int32_t r = warp_; r < kRows; r += kThreads / 32) {
-      const mma::RowPlace place = mma::row_place(a_, d, row_begin_ + r);
+      const mma::RowPlace place = mma::row_place(a_, open(d), row_begin_ + r);
       for (int32_t c = 2 * lane_; c < kD; c += 64) {
         *reinterpret_cast<uint32_t*>(queries() + r * kPitch<kD> + mma::swizzled(r, 2 * c)) = mma::query_pair_bits(p_, place, c);
       }
-      if (lane_ == 0) s_.row_factor[r] = p_.sm_scale * kLog2E;
     }
   }
 
   __device__ void begin_source(const mma::TileDesc& d) {
     const int32_t r = static_cast<int32_t>(threadIdx.x);
-    const mma::RowPlace place = mma::row_place(a_, d, row_begin_ + r);
-    const EntryRange seen = visible_to(a_, d.source, d.item.request, place.token);
+    const mma::RowPlace place = mma::row_place(a_, open(d), row_begin_ + r);
+    const EntryRange seen = visible_to(a_, d.source(), open(d).item.request, place.token);
     s_.visible_low[r] = place.live ? static_cast<int32_t>(seen.begin) : 0;
     s_.visible_high[r] = place.live ? static_cast<int32_t>(seen.end) : 0;
   }
 
   // Scores of the warp's 32 rows x 64 entries, masked and scaled to log2 units.
-  __device__ void compute_scores(const mma::TileDesc& d, int32_t tile, float (&z)[kRowTiles][kTile / 8][4]) {
-    const uint32_t k_tile = shared_address(stage(tile));
+  __device__ void compute_scores(const mma::TileDesc& d, int32_t ring, const unsigned char* stage, float (&z)[kRowTiles][kTile / 8][4]) {
+    const uint32_t k_tile = shared_address(stage);
     const uint32_t q_tile = shared_address(queries());
     const int32_t k_row = (lane_ & 7) + (lane_ >> 4) * 8;
     const int32_t k_byte = ((lane_ >> 3) & 1) * 16;
@@ -182,8 +189,7 @@ class Block {
         const int32_t r = warp_ * 32 + 16 * m + lane_ / 4 + 8 * half;
         const int32_t low = max(d.low, s_.visible_low[r]) - d.begin;
         const int32_t high = min(d.high, s_.visible_high[r]) - d.begin;
-        const bool holes = p_.sources[d.source].rule == RuleKind::kGathered;
-        if (low <= 0 && high >= kTile && !holes) {
+        if (low <= 0 && high >= kTile) {
 #pragma unroll
           for (int n = 0; n < kTile / 8; ++n) {
             z[m][n][2 * half] *= factor;
@@ -196,7 +202,7 @@ class Block {
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
             const int32_t e = 8 * n + 2 * (lane_ % 4) + i;
-            const bool seen = e >= low && e < high && s_.live[tile % kRing][e] != 0;
+            const bool seen = e >= low && e < high && s_.live[ring][e] != 0;
             z[m][n][2 * half + i] = seen ? z[m][n][2 * half + i] * factor : -INFINITY;
           }
         }
@@ -237,11 +243,11 @@ class Block {
     }
   }
 
-  __device__ void compute_tile(const mma::TileDesc& d, int32_t tile) {
+  __device__ void compute_tile(const mma::TileDesc& d, int32_t ring, const unsigned char* stage) {
     float z[kRowTiles][kTile / 8][4];
-    compute_scores(d, tile, z);
+    compute_scores(d, ring, stage, z);
     softmax(z);
-    const uint32_t v_tile = shared_address(stage(tile)) + kTile * kPitch<kD>;
+    const uint32_t v_tile = shared_address(stage) + kTile * kPitch<kD>;
     const int32_t v_row = (lane_ & 7) + ((lane_ >> 3) & 1) * 8;
     const int32_t v_byte = (lane_ >> 4) * 16;
 #pragma unroll
@@ -268,14 +274,14 @@ class Block {
   }
 
   __device__ float* partial_slot(const mma::TileDesc& d) const {
-    return reinterpret_cast<float*>(a_.partials + d.item.partial * a_.partial_stride);
+    return reinterpret_cast<float*>(a_.partials + open(d).item.partial * a_.partial_stride);
   }
 
   // One row's (m, l), and the factor of its output.
   __device__ float finish_row(const mma::TileDesc& d, const mma::RowPlace& place, int32_t row_in_block, float m_run, float l, bool* bad) {
     const float m = m_run == -INFINITY ? -INFINITY : m_run - mma::kWeightShift<T>;
     *bad = *bad || !isfinite(l) || m_run == INFINITY;
-    if (d.item.partial >= 0) {
+    if (open(d).item.partial >= 0) {
       if (lane_ % 4 == 0) {
         float* const tail = partial_slot(d) + int64_t{a_.partial_rows} * p_.d_v;
         tail[row_in_block] = m;
@@ -283,8 +289,8 @@ class Block {
       }
       return 1.0F;
     }
-    const RowResult result = finalize_row(m, l, sink_of(p_, d.item.request, place.head));
-    if (lane_ % 4 == 0) store_lse(p_, d.item.request, place.token, place.row, place.head, result.lse);
+    const RowResult result = finalize_row(m, l, sink_of(p_, open(d).item.request, place.head));
+    if (lane_ % 4 == 0) store_lse(p_, open(d).item.request, place.token, place.row, place.head, result.lse);
     return result.zero ? 0.0F : result.factor;
   }
 
@@ -298,11 +304,11 @@ class Block {
         l += __shfl_xor_sync(0xffffffffU, l, 1);
         l += __shfl_xor_sync(0xffffffffU, l, 2);
         const int32_t r = row_begin_ + warp_ * 32 + 16 * m + lane_ / 4 + 8 * half;
-        const mma::RowPlace place = mma::row_place(a_, d, r);
+        const mma::RowPlace place = mma::row_place(a_, open(d), r);
         if (!place.live) continue;
         const float factor = finish_row(d, place, r, m_[m][half], l, &bad);
         const mma::PairStore store =
-            d.item.partial < 0
+            open(d).item.partial < 0
                 ? mma::PairStore(p_.out + place.row * p_.out_row_stride + place.head * p_.out_head_stride, p_.out_type, p_.d_v)
                 : mma::PairStore(reinterpret_cast<std::byte*>(partial_slot(d) + int64_t{r} * p_.d_v), Type::kF32, p_.d_v);
 #pragma unroll
@@ -316,14 +322,11 @@ class Block {
         }
       }
     }
-    if (__syncthreads_or(bad) != 0 && threadIdx.x == 0) {
-      if (s_.num_deferred < kMaxDeferred) s_.deferred[s_.num_deferred] = d.item_index;
-      ++s_.num_deferred;
+    const bool redo = __syncthreads_or(bad) != 0;
+    if (threadIdx.x == 0) {
+      a_.redo[int64_t{open(d).item_index} * gridDim.y + blockIdx.y] = redo ? 1 : 0;
+      if (redo) s_.any_redo = 1;
     }
-  }
-
-  __device__ void redo_deferred() {
-    mma::redo_items(a_, s_.deferred, s_.num_deferred, kMaxDeferred, row_begin_, kRows, *reinterpret_cast<ExactStorage*>(memory_));
   }
 
   const KernelArgs& a_;
@@ -379,7 +382,7 @@ struct Launcher {
   static LaunchShape shape(const Choice& choice) {
     LaunchShape launch;
     launch.stages = 2;
-    while (launch.stages < 4 && (bytes(launch.stages + 1) + kStatic + 1024) * 2 <= choice.caps.smem_per_sm) ++launch.stages;
+    while (launch.stages < 6 && (bytes(launch.stages + 1) + kStatic + 1024) * 2 <= choice.caps.smem_per_sm) ++launch.stages;
     launch.stage_bytes = kStageBytes<kD>;
     launch.smem_bytes = bytes(launch.stages);
     launch.blocks_per_sm = (launch.smem_bytes + kStatic + 1024) * 2 <= choice.caps.smem_per_sm ? 2 : 1;

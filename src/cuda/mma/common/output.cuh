@@ -2,9 +2,9 @@
 #pragma once
 
 #include "src/cuda/common/finalize.cuh"
-#include "src/cuda/mma/decode/queries.cuh"
+#include "src/cuda/mma/common/rows.cuh"
 
-namespace headwater::cuda::decode {
+namespace headwater::cuda::mma {
 
 struct PairStore {
   std::byte* row = nullptr;
@@ -44,4 +44,4 @@ struct PairStore {
   }
 };
 
-}  // namespace headwater::cuda::decode
+}  // namespace headwater::cuda::mma

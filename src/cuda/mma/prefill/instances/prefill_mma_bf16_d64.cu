@@ -1,9 +1,0 @@
-#include "src/cuda/mma/prefill/kernel.cuh"
-#include "src/cuda/mma/prefill/kernel.h"
-
-namespace headwater::cuda {
-
-const Kernel prefill_mma_bf16_d64 =
-    prefill::Launcher<64, __nv_bfloat16>::kernel("prefill_mma_bf16_d64", "bf16 queries and caches, widths to 64, 128 rows a KV head and more");
-
-}  // namespace headwater::cuda
