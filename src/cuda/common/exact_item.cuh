@@ -18,8 +18,11 @@ inline constexpr int kExactLanes = 32;
 inline constexpr int kExactEntries = 16;  // of a tile
 inline constexpr int kExactThreads = kExactRows * kExactLanes;
 
-// Rows at a time: a block of fewer threads takes fewer.
-__device__ inline int32_t exact_rows() { return static_cast<int32_t>(blockDim.x) / kExactLanes; }
+// Rows at a time: a block of fewer threads takes fewer. Threads past kExactThreads must have left.
+__device__ inline int32_t exact_rows() {
+  const int32_t warps = static_cast<int32_t>(blockDim.x) / kExactLanes;
+  return warps < kExactRows ? warps : kExactRows;
+}
 inline constexpr int kExactColumns = kMaxWidth / kExactLanes;  // output columns of a thread
 
 struct ExactStorage {

@@ -15,8 +15,8 @@ struct Place {
 
 // A lookup under way.
 struct Lookup {
-  int64_t wide = 0;    // int64 list entry
   int32_t value = 0;   // page, row offset or list entry, as loaded
+  int32_t row = 0;     // in the page; of an int64 list entry: its upper half
   int32_t entry = -1;  // -1: not a live entry
 };
 
@@ -43,7 +43,9 @@ __device__ inline Lookup look_up(const KernelArgs& a, const OpenItem* items, con
   if (s.rule == RuleKind::kGathered) {
     const int64_t at = (int64_t{open.q_begin} + open.item.token_begin) * s.indices_stride + entry;
     if (s.indices_are_64) {
-      l.wide = static_cast<const int64_t*>(s.indices)[at];
+      const int2 halves = static_cast<const int2*>(s.indices)[at];
+      l.value = halves.x;
+      l.row = halves.y;
     } else {
       l.value = static_cast<const int32_t*>(s.indices)[at];
     }
@@ -51,6 +53,7 @@ __device__ inline Lookup look_up(const KernelArgs& a, const OpenItem* items, con
     l.value = s.kv_indptr[open.item.request];
   } else {
     const uint32_t page = static_cast<uint32_t>(entry) / static_cast<uint32_t>(s.page_size);
+    l.row = entry - static_cast<int32_t>(page) * s.page_size;
     l.value = s.addressing == AddressingKind::kBlockTable ? s.block_table[open.item.request * s.block_table_stride + page]
                                                           : s.kv_indices[int64_t{s.kv_indptr[open.item.request]} + page];
   }
@@ -61,16 +64,15 @@ __device__ inline Place place_of(const KernelArgs& a, const OpenItem* items, con
   if (l.entry < 0) return {};
   const ResolvedSource& s = a.problem.sources[d.source()];
   if (s.rule == RuleKind::kGathered) {
-    const int64_t index = s.indices_are_64 ? l.wide : l.value;
+    const int64_t index = s.indices_are_64 ? int64_t{l.row} << 32 | static_cast<uint32_t>(l.value) : l.value;
     if (index < 0) return {};
     if (s.index_space == IndexSpace::kSlot) return index < s.num_slots ? split_slot(s, index) : Place{};
     const int64_t request = items[d.slot()].item.request;
     return index < source_kv_len(s, request) ? split_slot(s, source_slot(s, request, index)) : Place{};
   }
   if (s.addressing == AddressingKind::kRagged) return {0, l.value + l.entry};
-  const int32_t row = l.entry - static_cast<int32_t>(static_cast<uint32_t>(l.entry) / static_cast<uint32_t>(s.page_size)) * s.page_size;
-  if (a.checked != 0 && checked_slot(a, s, int64_t{l.value} * s.page_size + row) < 0) return {};
-  return {l.value, row};
+  if (a.checked != 0 && checked_slot(a, s, int64_t{l.value} * s.page_size + l.row) < 0) return {};
+  return {l.value, l.row};
 }
 
 // Chunks of 16 bytes are permuted within groups of 8 by the row, so that 8 rows of one chunk lie in 8 different bank groups.
@@ -82,7 +84,12 @@ __device__ inline void copy_row(uint32_t to, int32_t row, bool swizzle, const st
   const int32_t twist = swizzle ? (row & 7) << 4 : 0;
   const std::byte* const at_first = from + first * kBytes;
   int32_t at = first * kBytes;
+  if constexpr (kStep * kBytes % 128 == 0) {  // the permutation repeats every 128 bytes
+    const uint32_t to_first = to + (at ^ twist) - at;
 #pragma unroll 3
+    for (; at + kBytes <= valid; at += kStep * kBytes) copy_async<kBytes>(to_first + at, from + at, kBytes);
+  }
+#pragma unroll 2
   for (; at + kBytes <= valid; at += kStep * kBytes) copy_async<kBytes>(to + (at ^ twist), at_first + (at - first * kBytes), kBytes);
 #pragma unroll 1
   for (; at < padded; at += kStep * kBytes) {

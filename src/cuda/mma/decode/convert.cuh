@@ -217,7 +217,7 @@ __device__ inline bool convert_any(const formats::Segment& seg, const TensorMode
 template <class P, class T>
 __device__ inline bool convert_tensor(const formats::RecordLayout& layout, const TensorMode& mode, int32_t columns, const unsigned char* stage,
                                       unsigned char* to, int32_t pitch, int32_t plane) {
-  constexpr int kShare = kThreads / P::kTile;
+  constexpr int kShare = P::kThreads / P::kTile;
   const int32_t r = static_cast<int32_t>(threadIdx.x) / kShare;
   const int32_t lane = static_cast<int32_t>(threadIdx.x) % kShare;
   const unsigned char* const row = stage + mode.offset + r * mode.pitch;

@@ -20,7 +20,7 @@ class Block {
         modes_(args.modes),
         memory_(memory),
         s_(shared),
-        at_(make_layout<P>(args.base.launch.stages, args.base.launch.stage_bytes, args.modes, args.base.problem.d_qk)),
+        at_(args.modes.layout),
         row_begin_(static_cast<int32_t>(blockIdx.y) * P::kRows),
         warp_(static_cast<int32_t>(threadIdx.x) / 32),
         lane_(static_cast<int32_t>(threadIdx.x) % 32),
@@ -37,14 +37,13 @@ class Block {
       s_.walk = walk;
     }
     __syncthreads();
-    RowScales k_scales;
-    RowScales v_scales;
+    RowScales scales;
     Lookup lookup = look_up(a_, s_.items, s_.ring[0], tile_row_);
-    unsigned char* load_stage = memory_;
-    unsigned char* stage = memory_;
-    const auto advance = [&](unsigned char*& at) {
-      at += a_.launch.stage_bytes;
-      if (at == memory_ + at_.operand) at = memory_;
+    int32_t load_at = 0;  // stages, as offsets
+    int32_t at = 0;
+    const auto next_stage = [&](int32_t offset) {
+      offset += a_.launch.stage_bytes;
+      return offset == at_.operand ? 0 : offset;
     };
     for (int32_t i = 1 - stages;; ++i) {  // the first stages - 1 rounds only start copies
       if (i >= 0) {
@@ -54,27 +53,27 @@ class Block {
       }
       const TileDesc ahead = s_.ring[(i + stages - 1) % kRing];
       const Place place = place_of(a_, s_.items, ahead, lookup);
-      load_tile(ahead, (i + stages - 1) % kRing, load_stage, place, k_scales, v_scales);
+      load_tile(ahead, (i + stages - 1) % kRing, memory_ + load_at, place, scales);
       lookup = look_up(a_, s_.items, s_.ring[(i + stages) % kRing], tile_row_);
       if (i >= 0) {
         if (threadIdx.x == 0) next_tile<P::kTile>(a_, row_begin_, s_.cursor, s_.items, s_.walk, s_.ring[(i + stages + 1) % kRing]);
         const TileDesc d = s_.ring[i % kRing];
         if (d.has(kFirst)) begin_item(d);
         if (d.has(kNewSource)) begin_source(d);
-        compute_tile(d, i % kRing, stage);
-        advance(stage);
+        compute_tile(d, i % kRing, memory_ + at);
+        at = next_stage(at);
       }
-      keep_scales(ahead, load_stage, k_scales, v_scales);
-      advance(load_stage);
+      keep_scales(ahead, memory_ + load_at, scales);
+      load_at = next_stage(load_at);
       if (i >= 0 && s_.ring[i % kRing].has(kLast)) finish_item(s_.ring[i % kRing]);
     }
     wait_copies(0);
     __syncthreads();
-    if (s_.any_redo != 0) redo_items(a_, row_begin_, P::kRows, *reinterpret_cast<ExactStorage*>(memory_));
+    if (threadIdx.x < kExactThreads && s_.any_redo != 0) redo_items(a_, row_begin_, P::kRows, *reinterpret_cast<ExactStorage*>(memory_));
   }
 
  private:
-  static constexpr int kShare = kThreads / P::kTile;  // threads that copy a row
+  static constexpr int kShare = P::kThreads / P::kTile;  // threads that copy a row
   static constexpr int kRowTiles = P::kRows / 16;
   static constexpr int kScorePitch = P::kTile + kRowPad;
 
@@ -85,29 +84,30 @@ class Block {
   }
 
   // Copies of one tile, one group whatever it holds.
-  __device__ void load_tile(const TileDesc& d, int32_t ring, unsigned char* stage, const Place& place, RowScales& k_scales,
-                            RowScales& v_scales) {
+  __device__ void load_tile(const TileDesc& d, int32_t ring, unsigned char* stage, const Place& place, RowScales& scales) {
     if (!d.has(kEnd) && !d.empty()) {
       const ResolvedSource& source = p_.sources[d.source()];
       const SourceMode& mode = modes_.sources[d.source()];
       const int32_t head = kv_head(d, source);
       const uint32_t to = shared_address(stage);
-      fetch_scales<P>(source, source.k, mode.k, place, head, tile_lane_, k_scales);
-      if (!source.shared) fetch_scales<P>(source, source.v, mode.v, place, head, tile_lane_, v_scales);
+      fetch_scales<P>(source, source.k, mode.k, place, head, tile_lane_, scales);
 #pragma unroll 1
       for (int32_t v = 0; v < (source.shared ? 1 : 2); ++v) {
         copy_tensor<P>(v != 0 ? source.v : source.k, v != 0 ? mode.v : mode.k, place, head, to, tile_row_, tile_lane_);
+      }
+      if (!source.shared && mode.v.scale_blocks != 0) {  // V's own wait here: registers are short
+        RowScales v_scales;
+        fetch_scales<P>(source, source.v, mode.v, place, head, tile_lane_, v_scales);
+        store_scales<P>(mode.v, stage, tile_row_, tile_lane_, v_scales);
       }
       if (tile_lane_ == 0) s_.live[ring][tile_row_] = place.row >= 0 ? 1 : 0;
     }
     commit_copies();
   }
 
-  __device__ void keep_scales(const TileDesc& d, unsigned char* stage, const RowScales& k_scales, const RowScales& v_scales) {
+  __device__ void keep_scales(const TileDesc& d, unsigned char* stage, const RowScales& scales) {
     if (d.has(kEnd) || d.empty()) return;
-    const SourceMode& mode = modes_.sources[d.source()];
-    store_scales<P>(mode.k, stage, tile_row_, tile_lane_, k_scales);
-    if (!p_.sources[d.source()].shared) store_scales<P>(mode.v, stage, tile_row_, tile_lane_, v_scales);
+    store_scales<P>(modes_.sources[d.source()].k, stage, tile_row_, tile_lane_, scales);
   }
 
   // ---- items -------------------------------------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ class Block {
     const bool scaled = kWeightShift<T> != 0.0F && p_.q_type == Type::kBf16;  // f16 operands
     unsigned char* const tile = memory_ + at_.queries;
     const int32_t pairs = (p_.d_qk + 15) / 16 * 8;
-    for (int32_t r = warp_; r < P::kRows; r += kWarps) {
+    for (int32_t r = warp_; r < P::kRows; r += kWarps<P>) {
       const RowPlace place = row_place(a_, open(d), row_begin_ + r);
       int32_t shift = 0;
       if (scaled) {
@@ -170,9 +170,11 @@ class Block {
   // What each row sees of a source. Read after the next barrier.
   __device__ void begin_source(const TileDesc& d) {
     const ResolvedSource& source = p_.sources[d.source()];
-    k_scale_ = tensor_scale(source.k, kv_head(d, source));
-    v_scale_ = tensor_scale(source.shared ? source.k : source.v, kv_head(d, source));
     if (threadIdx.x >= P::kRows) return;
+    if (threadIdx.x == 0) {
+      s_.k_scale = tensor_scale(source.k, kv_head(d, source));
+      s_.v_scale = tensor_scale(source.shared ? source.k : source.v, kv_head(d, source));
+    }
     const RowPlace r = row_place(a_, open(d), row_begin_ + static_cast<int32_t>(threadIdx.x));
     const EntryRange seen = visible_to(a_, d.source(), open(d).item.request, r.token);
     s_.visible_low[threadIdx.x] = r.live ? static_cast<int32_t>(seen.begin) : 0;
@@ -209,8 +211,8 @@ class Block {
     compute_scores(shared_address(k), k_low ? 2 : 1);
     __syncthreads();
     TileScale scale;
-    scale.k = k_scale_;
-    if (modes_.fold_v_scale != 0) scale.v = v_scale_;
+    scale.k = s_.k_scale;
+    if (modes_.fold_v_scale != 0) scale.v = s_.v_scale;
     if (mode.k.row_scale != 0) {
       scale.k_rows = staged + mode.k.scale_offset;
       scale.k_pitch = mode.k.scale_pitch;
@@ -346,7 +348,7 @@ class Block {
 #pragma unroll
       for (int n = 0; n < kPairs; ++n) {
         uint32_t b[4];
-        load_matrices_transposed(v_base + 16 * k * v_pitch + ((32 * (warp_ + kWarps * n) + 16 * (lane_ >> 4)) ^ v_twist), b);
+        load_matrices_transposed(v_base + 16 * k * v_pitch + ((32 * (warp_ + kWarps<P> * n) + 16 * (lane_ >> 4)) ^ v_twist), b);
 #pragma unroll
         for (int m = 0; m < kRowTiles; ++m) {
           multiply_add<T>(o_[m][2 * n], w[m], b[0], b[1]);
@@ -360,7 +362,7 @@ class Block {
     const int32_t v_row = (lane_ & 7) + ((lane_ >> 3) & 1) * 8;
     const uint32_t base = v_tile + v_row * v_pitch;
     const int32_t twist = (v_row & 7) << 4;
-    const int32_t pairs = (column_pairs() - warp_ + kWarps - 1) / kWarps;  // of this warp
+    const int32_t pairs = (column_pairs() - warp_ + kWarps<P> - 1) / kWarps<P>;  // of this warp
     if (pairs >= P::kPairs) {
       value_pairs<P::kPairs>(base, v_pitch, twist);
     } else if (P::kPairs > 4 && pairs == 4) {
@@ -410,7 +412,7 @@ class Block {
 
   // Returns whether O holds a value that is not finite.
   __device__ bool store_rows(const TileDesc& d, bool final) {
-    const float v_scale = modes_.fold_v_scale != 0 ? 1.0F : v_scale_;
+    const float v_scale = modes_.fold_v_scale != 0 ? 1.0F : s_.v_scale;
     bool bad = false;
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
@@ -428,7 +430,7 @@ class Block {
         }
 #pragma unroll
         for (int n = 0; n < 2 * P::kPairs; ++n) {
-          const int32_t c = 16 * (warp_ + kWarps * (n / 2)) + 8 * (n % 2) + 2 * (lane_ % 4);
+          const int32_t c = 16 * (warp_ + kWarps<P> * (n / 2)) + 8 * (n % 2) + 2 * (lane_ % 4);
           if (c >= p_.d_v) break;
           const float x = o_[m][n][2 * half] * factor;
           const float y = o_[m][n][2 * half + 1] * factor;
@@ -445,7 +447,7 @@ class Block {
   const Modes& modes_;
   unsigned char* memory_;
   Shared<P>& s_;
-  const Layout at_;
+  const Layout& at_;
   const int32_t row_begin_;
   const int32_t warp_;
   const int32_t lane_;
@@ -454,14 +456,12 @@ class Block {
   uint32_t q_[P::kQueriesStay ? 1 : P::kDepthSteps][4];
   float o_[kRowTiles][2 * P::kPairs][4];
   RowState state_;
-  float k_scale_ = 1.0F;
-  float v_scale_ = 1.0F;
   bool exact_ = false;
 };
 
-// grid (workers, pieces of kRows rows), 256 threads.
+// grid (workers, pieces of kRows rows), P::kThreads threads.
 template <class P, class T>
-__global__ void __launch_bounds__(kThreads, P::kBlocksPerSm) decode_mma_kernel(const __grid_constant__ DecodeArgs args) {
+__global__ void __launch_bounds__(P::kThreads, P::kBlocksPerSm) decode_mma_kernel(const __grid_constant__ DecodeArgs args) {
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ Shared<P> shared;
   let_next_kernel_start();

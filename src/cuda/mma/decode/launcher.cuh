@@ -10,7 +10,7 @@ namespace headwater::cuda::decode {
 template <class P, class T>
 struct Launcher {
   static constexpr Type kCompute = sizeof(T) == 2 && kWeightShift<T> != 0.0F ? Type::kF16 : Type::kBf16;
-  static constexpr Limits kLimits{"", kCompute, P::kRows, 16 * P::kDepthSteps * P::kDepthWarps, 16 * P::kPairs * kWarps > 576 ? 576 : 16 * P::kPairs * kWarps};
+  static constexpr Limits kLimits{"", kCompute, P::kRows, 16 * P::kDepthSteps * P::kDepthWarps, 16 * P::kPairs * kWarps<P> > 576 ? 576 : 16 * P::kPairs * kWarps<P>};
 
   static constexpr int32_t kStatic = (static_cast<int32_t>(sizeof(Shared<P>)) + 127) / 128 * 128;  // static shared memory of the kernel
 
@@ -79,8 +79,9 @@ struct Launcher {
     DecodeArgs full;
     full.base = args;
     full.modes = make_modes(args.problem, kCompute, P::kTile).modes;
+    full.modes.layout = make_layout<P>(args.launch.stages, args.launch.stage_bytes, full.modes, args.problem.d_qk);
     const dim3 grid(static_cast<uint32_t>(args.shape.workers), static_cast<uint32_t>(args.launch.row_blocks));
-    return launch_kernel(decode_mma_kernel<P, T>, grid, kThreads, static_cast<size_t>(args.launch.smem_bytes), stream, false, full);
+    return launch_kernel(decode_mma_kernel<P, T>, grid, P::kThreads, static_cast<size_t>(args.launch.smem_bytes), stream, false, full);
   }
 
   static constexpr Kernel kernel(const char* name, const char* accepts) {

@@ -8,15 +8,26 @@
 
 namespace headwater::cuda::decode {
 
-inline constexpr int kThreads = 256;
-inline constexpr int kWarps = kThreads / 32;
 inline constexpr int kMaxStages = 7;  // wait_copies counts to 6
 inline constexpr int kRowPad = 8;     // elements behind a row of scores and of P: no bank conflicts
 
-// How query rows x entries x columns are cut among 8 warps. Scores: kRowWarps x kTokenWarps x kDepthWarps, each warp 16 rows (or
+// How query rows x entries x columns are cut among a block's warps. Scores: kRowWarps x kTokenWarps x kDepthWarps, each warp 16 rows (or
 // kRows / kRowWarps) x 16 entries x its part of d_qk; partial scores are summed through shared memory. Output: every warp all rows x
-// column pairs (16 columns) w, w + 8, ...
-struct Narrow576 {  // up to 16 rows, latent widths
+// column pairs (16 columns) w, w + kWarps, ...
+struct Latent576 {  // up to 16 rows, latent widths: 16 warps, so that a scheduler has 4 to choose from
+  static constexpr int kThreads = 512;
+  static constexpr int kRows = 16;
+  static constexpr int kTile = 64;
+  static constexpr int kRowWarps = 1;
+  static constexpr bool kQueriesStay = false;
+  static constexpr int kTokenWarps = 4;
+  static constexpr int kDepthWarps = 4;
+  static constexpr int kPairs = 3;       // d_v <= 768
+  static constexpr int kDepthSteps = 9;  // of a warp: d_qk <= 576
+  static constexpr int kBlocksPerSm = 1;
+};
+struct Narrow576 {  // the same in less shared memory
+  static constexpr int kThreads = 256;
   static constexpr int kRows = 16;
   static constexpr int kTile = 32;
   static constexpr int kRowWarps = 1;
@@ -28,6 +39,7 @@ struct Narrow576 {  // up to 16 rows, latent widths
   static constexpr int kBlocksPerSm = 1;
 };
 struct Narrow256 {  // up to 16 rows, head sizes
+  static constexpr int kThreads = 256;
   static constexpr int kRows = 16;
   static constexpr int kTile = 64;
   static constexpr int kRowWarps = 1;
@@ -39,6 +51,7 @@ struct Narrow256 {  // up to 16 rows, head sizes
   static constexpr int kBlocksPerSm = 2;
 };
 struct Wide512 {  // up to 64 rows: many heads of one latent, packed tokens
+  static constexpr int kThreads = 256;
   static constexpr int kRows = 64;
   static constexpr int kTile = 32;
   static constexpr int kRowWarps = 4;
@@ -49,6 +62,9 @@ struct Wide512 {  // up to 64 rows: many heads of one latent, packed tokens
   static constexpr int kDepthSteps = 36;  // queries stay in shared memory
   static constexpr int kBlocksPerSm = 1;
 };
+
+template <class P>
+inline constexpr int kWarps = P::kThreads / 32;
 
 // One stored tensor of a source in a stage. Raw: the record's bytes, converted after they landed. Direct: already the operand tile.
 struct TensorMode {
@@ -68,7 +84,17 @@ struct SourceMode {
   TensorMode v;
 };
 
+// Byte offsets in dynamic shared memory.
+struct Layout {
+  int32_t operand = 0;
+  int32_t queries = 0;
+  int32_t scores = 0;
+  int32_t weights = 0;
+  int32_t total = 0;
+};
+
 struct Modes {
+  Layout layout;  // of the launch
   SourceMode sources[kMaxSources];
   int32_t k_pitch = 0;  // operand tiles, bytes a row: a multiple of 128
   int32_t v_pitch = 0;
@@ -77,15 +103,6 @@ struct Modes {
   int32_t operand_k_plane = 0;  // bytes from plane to plane
   int32_t operand_v_plane = 0;
   int32_t fold_v_scale = 0;    // v_scale multiplies P (several sources); otherwise the output
-};
-
-// Byte offsets in dynamic shared memory.
-struct Layout {
-  int32_t operand = 0;
-  int32_t queries = 0;
-  int32_t scores = 0;
-  int32_t weights = 0;
-  int32_t total = 0;
 };
 
 template <class P>

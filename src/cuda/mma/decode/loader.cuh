@@ -12,7 +12,7 @@ using namespace mma;  // NOLINT(google-build-using-namespace): this path's own c
 template <class P>
 __device__ inline void copy_tensor(const ResolvedTensor& t, const TensorMode& mode, const Place& place, int32_t head, uint32_t stage, int32_t row,
                                    int32_t lane) {
-  constexpr int kShare = kThreads / P::kTile;  // threads of a row
+  constexpr int kShare = P::kThreads / P::kTile;  // threads of a row
   const std::byte* from = record_of(t, place, head);
   const int32_t valid = place.row < 0 ? 0 : mode.row_bytes;
   const int32_t padded = mode.direct != 0 ? (mode.row_bytes + 31) & ~31 : (mode.row_bytes + 15) & ~15;
@@ -35,7 +35,7 @@ struct RowScales {
 template <class P>
 __device__ inline void fetch_scales(const ResolvedSource& s, const ResolvedTensor& t, const TensorMode& mode, const Place& place, int32_t head,
                                     int32_t lane, RowScales& r) {
-  constexpr int kShare = kThreads / P::kTile;
+  constexpr int kShare = P::kThreads / P::kTile;
   if (mode.scale_blocks == 0) return;
   const std::byte* base;
   int64_t step;
@@ -59,7 +59,7 @@ __device__ inline void fetch_scales(const ResolvedSource& s, const ResolvedTenso
 
 template <class P>
 __device__ inline void store_scales(const TensorMode& mode, unsigned char* stage, int32_t row, int32_t lane, const RowScales& r) {
-  constexpr int kShare = kThreads / P::kTile;
+  constexpr int kShare = P::kThreads / P::kTile;
   if (mode.scale_blocks == 0) return;
   unsigned char* to = stage + mode.scale_offset + row * mode.scale_pitch;
   if (mode.row_scale != 0) {

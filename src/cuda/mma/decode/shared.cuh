@@ -18,6 +18,8 @@ struct Shared {
   int32_t visible_low[P::kRows];        // entries of the current source that the row sees
   int32_t visible_high[P::kRows];
   float row_factor[P::kRows];  // score factor: sm_scale, q_scale, the power of two that Q was scaled by; log2(e) unless softcap
+  float k_scale;  // of the current source
+  float v_scale;
   float rescale[P::kRows];     // of O before this tile
   float row_m[P::kRows];       // epilogue
   float row_l[P::kRows];

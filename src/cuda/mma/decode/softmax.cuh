@@ -8,7 +8,7 @@ namespace headwater::cuda::decode {
 
 template <class P>
 struct RowLanes {
-  static constexpr int kLanes = kThreads / P::kRows;  // threads of a row, in one warp
+  static constexpr int kLanes = P::kThreads / P::kRows;  // threads of a row, in one warp
   static constexpr int kEach = P::kTile / kLanes;     // entries of a thread
   // Entry i of thread `lane`: quads of a row stand side by side.
   __device__ static int32_t entry(int32_t lane, int i) {
