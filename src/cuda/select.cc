@@ -37,6 +37,9 @@ std::vector<KernelVerdict> verdicts(const DeviceCaps& caps, const Bounds& bounds
     KernelVerdict verdict;
     verdict.kernel = kernel->name;
     verdict.reason = caps.major < 8 ? "needs compute capability 8.0" : kernel->refuse(choice);
+    if (verdict.reason.empty() && options.checked && (kernel == &prefill_mma_bf16_d128 || kernel == &prefill_mma_f16_d128)) {
+      verdict.reason = "checked mode: skipped entries are masked by the decode kernels";
+    }
     verdict.accepted = verdict.reason.empty();
     list.push_back(std::move(verdict));
   }

@@ -43,10 +43,10 @@ std::string chosen(const DeviceCaps& caps, const Bounds& bounds, bool invariant 
 }
 
 TEST(CudaSelect, LatentDecodePicksOperandTypeByFormat) {
-  EXPECT_EQ(chosen(kH200, latent_bounds(Format::kBf16, Type::kBf16, 16)), "decode_mma_bf16_d576");
-  EXPECT_EQ(chosen(kH200, latent_bounds(Format::kE4m3, Type::kBf16, 16)), "decode_mma_f16_d576");
-  EXPECT_EQ(chosen(kH200, latent_bounds(Format::kF16, Type::kF16, 16)), "decode_mma_f16_d576");
-  EXPECT_EQ(chosen(kH200, latent_bounds(Format::kMxfp4, Type::kBf16, 16)), "decode_mma_bf16_d576");
+  EXPECT_EQ(chosen(kH200, latent_bounds(Format::kBf16, Type::kBf16, 16)), "decode_mma_bf16_d576_warps16");
+  EXPECT_EQ(chosen(kH200, latent_bounds(Format::kE4m3, Type::kBf16, 16)), "decode_mma_f16_d576_warps16");
+  EXPECT_EQ(chosen(kH200, latent_bounds(Format::kF16, Type::kF16, 16)), "decode_mma_f16_d576_warps16");
+  EXPECT_EQ(chosen(kH200, latent_bounds(Format::kMxfp4, Type::kBf16, 16)), "decode_mma_bf16_d576_warps16");
   EXPECT_EQ(chosen(kH200, latent_bounds(Format::kFp8Ds656, Type::kE4m3, 16)), "decode_mma_bf16_d576");
 }
 

@@ -26,7 +26,7 @@ __device__ inline int32_t exact_rows() {
 inline constexpr int kExactColumns = kMaxWidth / kExactLanes;  // output columns of a thread
 
 struct ExactStorage {
-  float q[kExactRows][kMaxWidth + 1];    // decoded, q_scale included
+  float q[kExactRows][kMaxWidth + 1];    // decoded, q_scale and sm_scale included
   float kv[kExactEntries][kMaxWidth + 1];  // decoded tile: K, then V where stored apart
   float weight[kExactRows][kExactEntries];  // exp2(score - m)
   float score[kExactRows][kExactEntries];   // -inf: not visible
@@ -49,7 +49,8 @@ __device__ inline void exact_load_queries(const KernelArgs& a, const plan::WorkI
     const float scale = query_scale(p, row, head);
     for (int32_t c = c0; c < p.d_qk; c += kExactLanes) {
       const float value = query_element(p, row, head, c);
-      s.q[r][c] = p.q_type == Type::kE4m3 ? __fmul_rn(value, scale) : value;
+      // sm_scale goes in here: a dot product that only the scale brings into float32's range must not overflow.
+      s.q[r][c] = (p.q_type == Type::kE4m3 ? __fmul_rn(value, scale) : value) * p.sm_scale;
     }
   }
 }
@@ -70,9 +71,8 @@ __device__ inline float exact_score(const ResolvedProblem& p, const float* q, co
   float dot = 0.0F;
   for (int32_t c = half; c < p.d_qk; c += 2) dot = fmaf(q[c], k[c], dot);
   dot += __shfl_xor_sync(0xffffffffU, dot, 1);
-  float z = dot * p.sm_scale;
-  if (p.softcap != 0.0F) z = p.softcap * tanhf(z / p.softcap);
-  return z * kLog2E;
+  if (p.softcap != 0.0F) dot = p.softcap * tanhf(dot / p.softcap);
+  return dot * kLog2E;
 }
 
 // Softmax step of one row over one tile: a warp, entry = lane / 2. Leaves exp2(score - m) in s.weight.

@@ -115,6 +115,17 @@ __device__ inline uint32_t pack<__nv_bfloat16>(float low, float high) {
 // bf16 pair -> float32, exact.
 __device__ inline float2 bf16x2_to_float2(uint32_t x) { return {__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000U)}; }
 
+template <class T>
+__device__ inline float2 unpack(uint32_t pair);
+template <>
+__device__ inline float2 unpack<__half>(uint32_t pair) {
+  return half2_to_float2(pair);
+}
+template <>
+__device__ inline float2 unpack<__nv_bfloat16>(uint32_t pair) {
+  return bf16x2_to_float2(pair);
+}
+
 __device__ inline float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -172,8 +172,8 @@ class Block {
     const ResolvedSource& source = p_.sources[d.source()];
     if (threadIdx.x >= P::kRows) return;
     if (threadIdx.x == 0) {
-      s_.k_scale = tensor_scale(source.k, kv_head(d, source));
-      s_.v_scale = tensor_scale(source.shared ? source.k : source.v, kv_head(d, source));
+      s_.k_scale = foldable(tensor_scale(source.k, kv_head(d, source)));
+      s_.v_scale = foldable(tensor_scale(source.shared ? source.k : source.v, kv_head(d, source)));
     }
     const RowPlace r = row_place(a_, open(d), row_begin_ + static_cast<int32_t>(threadIdx.x));
     const EntryRange seen = visible_to(a_, d.source(), open(d).item.request, r.token);
@@ -381,12 +381,13 @@ class Block {
     const bool final = open(d).item.partial < 0;
     const int32_t r = static_cast<int32_t>(threadIdx.x) / RowLanes<P>::kLanes;
     const float l = row_sum<P>(state_.l);
+    const float l_used = row_sum<P>(state_.l_used);
     bool bad = exact_ || !isfinite(l) || state_.m == INFINITY;
     if (threadIdx.x % RowLanes<P>::kLanes == 0) {
       const float m = state_.m == -INFINITY ? -INFINITY : state_.m - kWeightShift<T>;
       const RowPlace place = row_place(a_, open(d), row_begin_ + r);
-      s_.row_m[r] = m;
-      s_.row_l[r] = l;
+      s_.row_l[r] = 1.0F;
+      s_.row_share[r] = l_used > 0.0F ? l / l_used : 1.0F;
       if (place.live && final) {
         const RowResult result = finalize_row(m, l, sink_of(p_, open(d).item.request, place.head));
         s_.row_l[r] = result.zero ? 0.0F : result.factor;
@@ -421,7 +422,8 @@ class Block {
         const int32_t r = 16 * m + lane_ / 4 + 8 * half;
         const RowPlace place = row_place(a_, open(d), row_begin_ + r);
         if (!place.live) continue;
-        const float factor = final ? s_.row_l[r] * v_scale : v_scale;
+        // An empty row is +0 whatever stands in v_scale.
+        const float factor = s_.row_l[r] == 0.0F ? 0.0F : s_.row_l[r] * s_.row_share[r] * v_scale;
         PairStore store;
         if (final) {
           store = PairStore(p_.out + place.row * p_.out_row_stride + place.head * p_.out_head_stride, p_.out_type, p_.d_v);

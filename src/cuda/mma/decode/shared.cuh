@@ -21,8 +21,8 @@ struct Shared {
   float k_scale;  // of the current source
   float v_scale;
   float rescale[P::kRows];     // of O before this tile
-  float row_m[P::kRows];       // epilogue
-  float row_l[P::kRows];
+  float row_l[P::kRows];  // epilogue: the output's factor; 1 for a partial
+  float row_share[P::kRows];  // l / l_used: takes the rounding of P out of the norm
   int32_t any_redo;
 };
 

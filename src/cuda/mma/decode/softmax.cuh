@@ -20,7 +20,11 @@ struct RowLanes {
 struct RowState {
   float m = -INFINITY;  // of the visible scores so far, log2 units
   float l = 0.0F;       // this thread's share of sum 2^(z - m + shift)
+  float l_used = 0.0F;  // the same over the rounded weights, which is what O is made of
 };
+
+// A scale is folded only where the decoded value cannot overflow; beyond that the row becomes non-finite here and exact later.
+__device__ inline float foldable(float scale) { return fabsf(scale) < 0x1p116F ? scale : INFINITY; }
 
 struct TileScale {
   float k = 1.0F;                    // k_scale of the source
@@ -49,7 +53,7 @@ __device__ inline void softmax_tile(const ResolvedProblem& p, const TileDesc& d,
     float dot = scores[r * kPitch + e];
 #pragma unroll
     for (int w = 1; w < P::kDepthWarps; ++w) dot += scores[(w * P::kRows + r) * kPitch + e];
-    if (scale.k_rows != nullptr) dot *= *reinterpret_cast<const float*>(scale.k_rows + e * scale.k_pitch);
+    if (scale.k_rows != nullptr) dot *= foldable(*reinterpret_cast<const float*>(scale.k_rows + e * scale.k_pitch));
     float value = dot * factor;
     if (p.softcap != 0.0F) value = p.softcap * tanhf(value / p.softcap) * kLog2E;
     z[i] = e >= low && e < high && live[e] != 0 ? value : -INFINITY;
@@ -61,18 +65,27 @@ __device__ inline void softmax_tile(const ResolvedProblem& p, const TileDesc& d,
   const float reference = m == -INFINITY ? 0.0F : m - kWeightShift<T>;
   const float rescale = state.m == m ? 1.0F : state.m == -INFINITY ? 0.0F : exp2_approx(state.m - m);
   state.l *= rescale;
+  state.l_used *= rescale;
   state.m = m;
 #pragma unroll
   for (int i = 0; i < Lanes::kEach; i += 2) {
     const int32_t e = Lanes::entry(lane, i);
     float w0 = exp2_approx(z[i] - reference);
     float w1 = exp2_approx(z[i + 1] - reference);
-    state.l += w0 + w1;
+    const float sum = w0 + w1;
+    state.l += sum;
     if (scale.v_rows != nullptr) {
-      w0 *= *reinterpret_cast<const float*>(scale.v_rows + e * scale.v_pitch);
-      w1 *= *reinterpret_cast<const float*>(scale.v_rows + (e + 1) * scale.v_pitch);
+      w0 *= foldable(*reinterpret_cast<const float*>(scale.v_rows + e * scale.v_pitch));
+      w1 *= foldable(*reinterpret_cast<const float*>(scale.v_rows + (e + 1) * scale.v_pitch));
     }
-    *reinterpret_cast<uint32_t*>(weights + 2 * (r * kPitch + e)) = pack<T>(w0 * scale.v, w1 * scale.v);
+    const uint32_t bits = pack<T>(w0 * scale.v, w1 * scale.v);
+    *reinterpret_cast<uint32_t*>(weights + 2 * (r * kPitch + e)) = bits;
+    if (scale.v_rows == nullptr && scale.v == 1.0F) {
+      const float2 used = unpack<T>(bits);
+      state.l_used += used.x + used.y;
+    } else {
+      state.l_used += sum;
+    }
   }
   if (lane == 0) s.rescale[r] = rescale;
 }

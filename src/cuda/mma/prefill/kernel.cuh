@@ -15,7 +15,7 @@ namespace headwater::cuda::prefill {
 
 inline constexpr int kThreads = 128;
 inline constexpr int kRows = 128;  // of a row block
-inline constexpr int kTile = 32;   // entries: 64 would spill
+inline constexpr int kTile = 64;   // entries
 inline constexpr int kRing = mma::kRing;
 
 struct Shared {
@@ -23,7 +23,6 @@ struct Shared {
   mma::Walk walk;  // of thread 0; registers are short
   mma::TileDesc ring[kRing];
   mma::OpenItem items[kRing];
-  unsigned char live[kRing][kTile];
   int32_t visible_low[kRows];  // entries of the current source that the row sees
   int32_t visible_high[kRows];
   int32_t any_redo;
@@ -68,7 +67,7 @@ class Block {
         if (s_.ring[i % kRing].has(mma::kEnd)) break;
       }
       const mma::TileDesc ahead = s_.ring[(i + stages - 1) % kRing];
-      load_tile(ahead, (i + stages - 1) % kRing, memory_ + load_at, mma::place_of(a_, s_.items, ahead, lookup));
+      load_tile(ahead, memory_ + load_at, mma::place_of(a_, s_.items, ahead, lookup));
       load_at = load_at + kStageBytes<kD> == end ? 0 : load_at + kStageBytes<kD>;
       lookup = mma::look_up(a_, s_.items, s_.ring[(i + stages) % kRing], tile_row());
       if (i < 0) continue;
@@ -79,7 +78,7 @@ class Block {
         if (d.has(mma::kNewSource)) begin_source(d);
         __syncthreads();
       }
-      if (!d.empty()) compute_tile(d, i % kRing, memory_ + at);
+      if (!d.empty()) compute_tile(d, memory_ + at);
       at = at + kStageBytes<kD> == end ? 0 : at + kStageBytes<kD>;
       if (d.has(mma::kLast)) finish_item(d);
     }
@@ -100,7 +99,7 @@ class Block {
     return open(d).item.head_block * a_.shape.head_block / source.group;
   }
 
-  __device__ void load_tile(const mma::TileDesc& d, int32_t ring, unsigned char* stage, const mma::Place& place) {
+  __device__ void load_tile(const mma::TileDesc& d, unsigned char* stage, const mma::Place& place) {
     if (!d.has(mma::kEnd) && !d.empty()) {
       const ResolvedSource& source = p_.sources[d.source()];
       const int32_t head = kv_head(d, source);
@@ -112,7 +111,6 @@ class Block {
         const int32_t bytes = place.row < 0 ? 0 : 2 * (v != 0 ? p_.d_v : p_.d_qk);
         mma::copy_row<16, kShare>(to + v * kTile * kPitch<kD>, tile_row(), true, mma::record_of(t, place, head), lane, bytes, kPitch<kD>);
       }
-      if (lane == 0) s_.live[ring][tile_row()] = place.row >= 0 ? 1 : 0;
     }
     commit_copies();
   }
@@ -148,7 +146,7 @@ class Block {
   }
 
   // Scores of the warp's 32 rows x 64 entries, masked and scaled to log2 units.
-  __device__ void compute_scores(const mma::TileDesc& d, int32_t ring, const unsigned char* stage, float (&z)[kRowTiles][kTile / 8][4]) {
+  __device__ void compute_scores(const mma::TileDesc& d, const unsigned char* stage, float (&z)[kRowTiles][kTile / 8][4]) {
     const uint32_t k_tile = shared_address(stage);
     const uint32_t q_tile = shared_address(queries());
     const int32_t k_row = (lane_ & 7) + (lane_ >> 4) * 8;
@@ -182,6 +180,16 @@ class Block {
       }
     }
     const float factor = p_.sm_scale * kLog2E;
+    if (factor <= 0.0F) {  // the maximum is taken before the factor, which must then be positive
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+        for (int n = 0; n < kTile / 8; ++n) {
+#pragma unroll
+          for (int k = 0; k < 4; ++k) z[m][n][k] *= factor;
+        }
+      }
+    }
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
@@ -189,21 +197,14 @@ class Block {
         const int32_t r = warp_ * 32 + 16 * m + lane_ / 4 + 8 * half;
         const int32_t low = max(d.low, s_.visible_low[r]) - d.begin;
         const int32_t high = min(d.high, s_.visible_high[r]) - d.begin;
-        if (low <= 0 && high >= kTile) {
-#pragma unroll
-          for (int n = 0; n < kTile / 8; ++n) {
-            z[m][n][2 * half] *= factor;
-            z[m][n][2 * half + 1] *= factor;
-          }
-          continue;
-        }
+        if (__all_sync(0xffffffffU, low <= 0 && high >= kTile)) continue;
+        const int32_t column = 2 * (lane_ % 4);
 #pragma unroll
         for (int n = 0; n < kTile / 8; ++n) {
 #pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            const int32_t e = 8 * n + 2 * (lane_ % 4) + i;
-            const bool seen = e >= low && e < high && s_.live[ring][e] != 0;
-            z[m][n][2 * half + i] = seen ? z[m][n][2 * half + i] * factor : -INFINITY;
+          for (int k = 0; k < 2; ++k) {
+            const int32_t e = 8 * n + column + k;
+            if (e < low || e >= high) z[m][n][2 * half + k] = -INFINITY;
           }
         }
       }
@@ -212,40 +213,46 @@ class Block {
 
   // z becomes P; O is brought to the new maximum.
   __device__ void softmax(float (&z)[kRowTiles][kTile / 8][4]) {
+    const float given = p_.sm_scale * kLog2E;
+    const float factor = given <= 0.0F ? 1.0F : given;  // otherwise applied already
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
+      float rescale[2];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        float top = z[m][0][2 * half];
+        float top = fmaxf(z[m][0][2 * half], z[m][0][2 * half + 1]);
 #pragma unroll
-        for (int n = 0; n < kTile / 8; ++n) top = fmaxf(top, fmaxf(z[m][n][2 * half], z[m][n][2 * half + 1]));
+        for (int n = 1; n < kTile / 8; ++n) top = fmaxf(top, fmaxf(z[m][n][2 * half], z[m][n][2 * half + 1]));
         top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, 1));
-        top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, 2));
+        top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, 2)) * factor;
         const float before = m_[m][half];
         const float now = fmaxf(before, top);
         const float reference = now == -INFINITY ? 0.0F : now - mma::kWeightShift<T>;
-        const float rescale = before == now ? 1.0F : before == -INFINITY ? 0.0F : exp2_approx(before - now);
+        rescale[half] = before == now ? 1.0F : before == -INFINITY ? 0.0F : exp2_approx(before - now);
         m_[m][half] = now;
         float sum = 0.0F;
 #pragma unroll
         for (int n = 0; n < kTile / 8; ++n) {
-          z[m][n][2 * half] = exp2_approx(z[m][n][2 * half] - reference);
-          z[m][n][2 * half + 1] = exp2_approx(z[m][n][2 * half + 1] - reference);
+          z[m][n][2 * half] = exp2_approx(fmaf(z[m][n][2 * half], factor, -reference));
+          z[m][n][2 * half + 1] = exp2_approx(fmaf(z[m][n][2 * half + 1], factor, -reference));
           sum += z[m][n][2 * half] + z[m][n][2 * half + 1];
         }
-        l_[m][half] = l_[m][half] * rescale + sum;
+        l_[m][half] = l_[m][half] * rescale[half] + sum;
+      }
+      if (__all_sync(0xffffffffU, rescale[0] == 1.0F && rescale[1] == 1.0F)) continue;
 #pragma unroll
-        for (int n = 0; n < kD / 8; ++n) {
-          o_[m][n][2 * half] *= rescale;
-          o_[m][n][2 * half + 1] *= rescale;
-        }
+      for (int n = 0; n < kD / 8; ++n) {
+        o_[m][n][0] *= rescale[0];
+        o_[m][n][1] *= rescale[0];
+        o_[m][n][2] *= rescale[1];
+        o_[m][n][3] *= rescale[1];
       }
     }
   }
 
-  __device__ void compute_tile(const mma::TileDesc& d, int32_t ring, const unsigned char* stage) {
+  __device__ void compute_tile(const mma::TileDesc& d, const unsigned char* stage) {
     float z[kRowTiles][kTile / 8][4];
-    compute_scores(d, ring, stage, z);
+    compute_scores(d, stage, z);
     softmax(z);
     const uint32_t v_tile = shared_address(stage) + kTile * kPitch<kD>;
     const int32_t v_row = (lane_ & 7) + ((lane_ >> 3) & 1) * 8;
