@@ -38,6 +38,7 @@ const char* version() { return HEADWATER_VERSION; }
 std::vector<BackendInfo> backends() { return dispatch::backends(all_backends()); }
 std::vector<KernelInfo> kernels() { return dispatch::kernels(all_backends()); }
 Result<Plan> make_plan(const Bounds& bounds, const PlanOptions& options) { return dispatch::make_plan(all_backends(), bounds, options); }
+Status warmup(const Bounds& bounds, const PlanOptions& options) { return make_plan(bounds, options).status(); }
 Result<Explanation> explain(const Problem& problem, const PlanOptions& options) {
   return dispatch::explain(all_backends(), problem, options);
 }

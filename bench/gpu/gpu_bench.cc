@@ -235,7 +235,8 @@ Case make_case(const Shape& shape, Format format, Memory* memory) {
   if (topk > 0) pairs = static_cast<double>(batch * q_len) * static_cast<double>(topk + window + 1);
   if (rule_text.rfind("window:", 0) == 0) {
     pairs = 0;
-    for (int64_t i = 0; i < q_len; ++i) pairs += static_cast<double>(std::min<int64_t>(rule.window_left, kv_len - q_len + i) + 1) * static_cast<double>(batch);
+    for (int64_t i = 0; i < q_len; ++i)
+      pairs += static_cast<double>(std::min<int64_t>(rule.window_left, kv_len - q_len + i) + 1) * static_cast<double>(batch);
   }
   made.flops = pairs * heads * 2.0 * (d_qk + d_v);
 
@@ -402,14 +403,24 @@ json bench(const Shape& shape, Format format, const std::string& kernel) {
   const double gbps = static_cast<double>(made.kv_bytes) / us * 1e-3;
   const double tflops = made.flops / us * 1e-6;
   const double peer = shape.real("peer_us");
-  fmt::print("{:<26} {:<12} {:<28} {:>9.1f} us +-{:>5.1f} {:>7.0f} GB/s {:>6.1f} TFLOP/s  peer {:>6.1f} ({:.2f}x)  schedule {:>5.1f} us  error {:.1e}\n",
-             shape.name, headwater::format_info(format).name, prepared.plan.kernel(), us, spread, gbps, tflops, peer, peer > 0 ? us / peer : 0.0,
-             schedule_us, error);
+  fmt::print(
+      "{:<26} {:<12} {:<28} {:>9.1f} us +-{:>5.1f} {:>7.0f} GB/s {:>6.1f} TFLOP/s  peer {:>6.1f} ({:.2f}x)  schedule {:>5.1f} us  error "
+      "{:.1e}\n",
+      shape.name, headwater::format_info(format).name, prepared.plan.kernel(), us, spread, gbps, tflops, peer, peer > 0 ? us / peer : 0.0,
+      schedule_us, error);
   std::fflush(stdout);
   if (!(error < 5e-3)) die(shape.name + ": wrong result");
-  return {{"shape", shape.name}, {"format", headwater::format_info(format).name}, {"kernel", prepared.plan.kernel()}, {"us", us},
-          {"spread_us", spread}, {"gb_per_s", gbps}, {"tflop_per_s", tflops}, {"peer_us", peer}, {"schedule_us", schedule_us},
-          {"error_to_float32_kernel", error}, {"kv_bytes", made.kv_bytes}};
+  return {{"shape", shape.name},
+          {"format", headwater::format_info(format).name},
+          {"kernel", prepared.plan.kernel()},
+          {"us", us},
+          {"spread_us", spread},
+          {"gb_per_s", gbps},
+          {"tflop_per_s", tflops},
+          {"peer_us", peer},
+          {"schedule_us", schedule_us},
+          {"error_to_float32_kernel", error},
+          {"kv_bytes", made.kv_bytes}};
 }
 
 }  // namespace

@@ -167,7 +167,8 @@ Bits request_bits(const Case& made, int64_t b) {
 }
 
 // batch_invariant: the same bits with other workers and bounds, and for a request alone.
-std::string check_invariance(Case* made, const Problem& problem, const PlanOptions& options, const Bits& bits, const std::vector<Bits>& by_request) {
+std::string check_invariance(Case* made, const Problem& problem, const PlanOptions& options, const Bits& bits,
+                             const std::vector<Bits>& by_request) {
   Random random(mix(made->seed, 7, static_cast<uint64_t>(made->index)));
   PlanOptions other = options;
   other.workers = options.workers % 7 + 1;

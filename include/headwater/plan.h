@@ -119,5 +119,7 @@ class Plan {
 };
 
 [[nodiscard]] Result<Plan> make_plan(const Bounds& bounds, const PlanOptions& options = {});
+// Loads what the first call of such a plan would load (a GPU's modules and their attributes), as make_plan does.
+[[nodiscard]] Status warmup(const Bounds& bounds, const PlanOptions& options = {});
 
 }  // namespace headwater

@@ -61,7 +61,9 @@ class CudaPlan final : public PlanImpl {
   [[nodiscard]] const Bounds& bounds() const override { return bounds_; }
   [[nodiscard]] std::string kernel() const override { return kernel_->name; }
   [[nodiscard]] size_t schedule_bytes() const override { return plan::schedule_bytes(shape_); }
-  [[nodiscard]] size_t scratch_bytes() const override { return redo_at() + static_cast<size_t>(shape_.max_items) * static_cast<size_t>(launch_.row_blocks); }
+  [[nodiscard]] size_t scratch_bytes() const override {
+    return redo_at() + static_cast<size_t>(shape_.max_items) * static_cast<size_t>(launch_.row_blocks);
+  }
 
   [[nodiscard]] Status schedule(const Lengths& lengths, Buffer schedule_buf, Stream stream) const override {
     HEADWATER_TRY(check_buffer("schedule_buf", schedule_buf, schedule_bytes()));

@@ -31,12 +31,12 @@ struct Choice {
 struct Kernel {
   const char* name;
   const char* file;
-  const char* accepts;  // one line
+  const char* accepts;                          // one line
   std::string (*refuse)(const Choice& choice);  // empty: accepted
   LaunchShape (*shape)(const Choice& choice);   // of an accepted choice
   plan::KernelTraits (*traits)(const Choice& choice);
   cudaError_t (*launch)(const KernelArgs& args, cudaStream_t stream);  // grid (workers, row_blocks)
-  cudaError_t (*warm)();  // loads the module and sets attributes on the current device
+  cudaError_t (*warm)();                                               // loads the module and sets attributes on the current device
 };
 
 // Best first; the SIMT kernel last.

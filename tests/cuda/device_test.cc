@@ -110,8 +110,8 @@ class CudaDecode : public CudaDevice {
     for (size_t i = 0; i < qo.size(); ++i) qo[i] = static_cast<int32_t>(i);
     Problem& p = d.problem;
     p.device = {DeviceKind::kCuda, 0};
-    p.q = {copy(random_bf16(static_cast<size_t>(d.requests) * Decode::kHeads * Decode::kDqk, seed)), Type::kBf16, d.requests, Decode::kHeads,
-           Decode::kDqk};
+    p.q = {copy(random_bf16(static_cast<size_t>(d.requests) * Decode::kHeads * Decode::kDqk, seed)), Type::kBf16, d.requests,
+           Decode::kHeads, Decode::kDqk};
     p.qo_indptr = copy(qo);
     p.requests = d.requests;
     p.sm_scale = 0.0417F;
@@ -235,8 +235,8 @@ TEST_F(CudaDecode, GraphFollowsLengths) {
   EXPECT_FALSE(plan->check(b.schedule, stream).ok());  // refused while capturing
   ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
   ASSERT_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
-  const std::vector<std::vector<int32_t>> steps = {
-      {16, 16, 16, 16}, {16, 100, 1, 700}, {4096, 4095, 17, 2048}, {4096, 4096, 4096, 4096}, {0, 5, 0, 64}, {0, 0, 0, 0}, {1, 1, 4096, 1}};
+  const std::vector<std::vector<int32_t>> steps = {{16, 16, 16, 16}, {16, 100, 1, 700}, {4096, 4095, 17, 2048}, {4096, 4096, 4096, 4096},
+                                                   {0, 5, 0, 64},    {0, 0, 0, 0},      {1, 1, 4096, 1}};
   for (const std::vector<int32_t>& lens : steps) {
     ASSERT_EQ(cudaMemcpy(d.lens, lens.data(), lens.size() * 4, cudaMemcpyHostToDevice), cudaSuccess);
     ASSERT_EQ(cudaMemset(p.out.data, 0xff, d.outputs() * 2), cudaSuccess);
@@ -365,7 +365,8 @@ TEST_F(CudaDecode, CacheAbove2To31Elements) {
   constexpr int64_t kPages = 65536;  // x 64 x 576 = 2.4e9 elements, 4.8 GB
   auto* cache = take<uint16_t>(static_cast<size_t>(kPages) * Decode::kPage * Decode::kDqk);
   const std::vector<uint16_t> last = random_bf16(size_t{Decode::kPage} * Decode::kDqk, 11);
-  ASSERT_EQ(cudaMemcpy(cache + (kPages - 1) * Decode::kPage * Decode::kDqk, last.data(), last.size() * 2, cudaMemcpyHostToDevice), cudaSuccess);
+  ASSERT_EQ(cudaMemcpy(cache + (kPages - 1) * Decode::kPage * Decode::kDqk, last.data(), last.size() * 2, cudaMemcpyHostToDevice),
+            cudaSuccess);
   d.sources[0].k.data = cache;
   d.sources[0].addressing.num_pages = kPages;
   d.sources[0].addressing.block_table = copy(std::vector<int32_t>{kPages - 1});

@@ -26,8 +26,8 @@ __device__ inline int32_t exact_rows() {
 inline constexpr int kExactColumns = kMaxWidth / kExactLanes;  // output columns of a thread
 
 struct ExactStorage {
-  float q[kExactRows][kMaxWidth + 1];    // decoded, q_scale and sm_scale included
-  float kv[kExactEntries][kMaxWidth + 1];  // decoded tile: K, then V where stored apart
+  float q[kExactRows][kMaxWidth + 1];       // decoded, q_scale and sm_scale included
+  float kv[kExactEntries][kMaxWidth + 1];   // decoded tile: K, then V where stored apart
   float weight[kExactRows][kExactEntries];  // exp2(score - m)
   float score[kExactRows][kExactEntries];   // -inf: not visible
   int64_t slot[kExactEntries];              // -1: skipped
@@ -40,7 +40,8 @@ struct ExactRow {
   float o[kExactColumns];
 };
 
-__device__ inline void exact_load_queries(const KernelArgs& a, const plan::WorkItem& item, int32_t row_begin, int32_t rows, ExactStorage& s) {
+__device__ inline void exact_load_queries(const KernelArgs& a, const plan::WorkItem& item, int32_t row_begin, int32_t rows,
+                                          ExactStorage& s) {
   const ResolvedProblem& p = a.problem;
   const int32_t heads = a.shape.head_block;
   for (int32_t r = threadIdx.x / kExactLanes, c0 = threadIdx.x % kExactLanes; r < rows; r += exact_rows()) {
@@ -177,7 +178,8 @@ __device__ inline void exact_store(const KernelArgs& a, const plan::WorkItem& it
   if (lane == 0) store_lse(p, item.request, token, row, head, result.lse);
 }
 
-// Rows [row_begin, row_end) of the item's row block. At most 256 threads, whole warps, all of them; `storage` is theirs. The item's lengths hold.
+// Rows [row_begin, row_end) of the item's row block. At most 256 threads, whole warps, all of them; `storage` is theirs. The item's lengths
+// hold.
 __device__ inline void exact_item(const KernelArgs& a, const plan::WorkItem& item, int32_t row_begin, int32_t row_end, ExactStorage& s) {
   __syncthreads();
   if (threadIdx.x == 0) plan::load_lengths(a.shape, a.view, item.request, &s.lengths);

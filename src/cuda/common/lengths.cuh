@@ -59,8 +59,8 @@ __device__ inline EntryRange visible_to(const KernelArgs& a, int32_t source, int
   }
   const int64_t at = source * a.shape.max_requests + request;
   const int64_t q_len = a.view.q_begin[request + 1] - a.view.q_begin[request];
-  return visible_range(rules.rule, rules.window_left, rules.ratio, a.view.first_position[at], a.view.position_stride[at],
-                       a.view.kv_len[at], a.view.context_len[request] - q_len + token);
+  return visible_range(rules.rule, rules.window_left, rules.ratio, a.view.first_position[at], a.view.position_stride[at], a.view.kv_len[at],
+                       a.view.context_len[request] - q_len + token);
 }
 
 // Checked mode: a table entry of a live page outside of its cache is skipped and noted.

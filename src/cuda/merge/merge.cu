@@ -33,7 +33,8 @@ __device__ const float* slot_of(const Place& place, const plan::MergeItem& merge
 
 __device__ float reference_of(const Place& place, const plan::MergeItem& merge) {
   float top = -INFINITY;
-  for (int32_t i = static_cast<int32_t>(threadIdx.x % 32); i < merge.num_partials; i += 32) top = fmaxf(top, slot_of(place, merge, i)[place.m]);
+  for (int32_t i = static_cast<int32_t>(threadIdx.x % 32); i < merge.num_partials; i += 32)
+    top = fmaxf(top, slot_of(place, merge, i)[place.m]);
   for (int o = 16; o > 0; o /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, o));
   return top;
 }

@@ -157,7 +157,8 @@ __device__ void deal_parts(const ScheduleArgs& a, plan::ScheduleView view, Share
     __syncthreads();
     if (a.shape.workers <= kThreads) view.cuts = s.cut;
     if (w < a.shape.workers) {
-      const plan::Cut end = threadIdx.x + 1 < kThreads && w + 1 < a.shape.workers ? s.cut[threadIdx.x + 1] : plan::worker_cut(a.shape, view, w + 1);
+      const plan::Cut end =
+          threadIdx.x + 1 < kThreads && w + 1 < a.shape.workers ? s.cut[threadIdx.x + 1] : plan::worker_cut(a.shape, view, w + 1);
       part = plan::measure_part(a.shape, view, s.cut[threadIdx.x], end);
     }
     int64_t all_items;

@@ -52,8 +52,13 @@ cudaError_t launch(const KernelArgs& args, cudaStream_t stream) {
 
 }  // namespace
 
-const Kernel attention_cuda_simt = {"attention_cuda_simt", "src/cuda/simt/attention.cu",
+const Kernel attention_cuda_simt = {"attention_cuda_simt",
+                                    "src/cuda/simt/attention.cu",
                                     "everything: float32 arithmetic on any format, type, width and stride",
-                                    refuse, shape, traits, launch, warm};
+                                    refuse,
+                                    shape,
+                                    traits,
+                                    launch,
+                                    warm};
 
 }  // namespace headwater::cuda

@@ -37,8 +37,8 @@ struct Cursor {
 
 // What it needs once per tile, in its registers.
 struct Walk {
-  int32_t begin = 0;        // of the next tile
-  int32_t span_begin = 0;   // entries of the current source that the row block sees
+  int32_t begin = 0;       // of the next tile
+  int32_t span_begin = 0;  // entries of the current source that the row block sees
   int32_t span_end = 0;
   int32_t left_source = 0;  // tiles
   int32_t left_item = 0;

@@ -80,7 +80,8 @@ __device__ inline int32_t swizzled(int32_t row, int32_t byte) { return byte ^ ((
 
 // Bytes [0, valid) of a row, zeros up to `padded`; thread `first` of kStep.
 template <int kBytes, int kStep>
-__device__ inline void copy_row(uint32_t to, int32_t row, bool swizzle, const std::byte* from, int32_t first, int32_t valid, int32_t padded) {
+__device__ inline void copy_row(uint32_t to, int32_t row, bool swizzle, const std::byte* from, int32_t first, int32_t valid,
+                                int32_t padded) {
   const int32_t twist = swizzle ? (row & 7) << 4 : 0;
   const std::byte* const at_first = from + first * kBytes;
   int32_t at = first * kBytes;

@@ -132,8 +132,8 @@ __device__ inline const unsigned char* scale_at(const formats::Segment& seg, con
 
 // The common codecs, whole chunks of eight; false: not one of them.
 template <class T>
-__device__ inline bool convert_chunks(const formats::Segment& seg, const TensorMode& mode, const unsigned char* row, const unsigned char* scales,
-                                      unsigned char* out, int32_t twist, const Chunks& chunks) {
+__device__ inline bool convert_chunks(const formats::Segment& seg, const TensorMode& mode, const unsigned char* row,
+                                      const unsigned char* scales, unsigned char* out, int32_t twist, const Chunks& chunks) {
   const unsigned char* const data = row + seg.data_offset;
   const int32_t base = seg.column_begin;
   const bool scaled = seg.place != formats::ScalePlace::kNone && mode.row_scale == 0;
@@ -186,8 +186,9 @@ __device__ inline bool convert_chunks(const formats::Segment& seg, const TensorM
 
 // One chunk of any codec, rows' ends and both planes. Returns whether some lo is not 0.
 template <class T>
-__device__ inline bool convert_any(const formats::Segment& seg, const TensorMode& mode, const unsigned char* row, const unsigned char* scales,
-                                   int32_t columns, unsigned char* out, int32_t plane, int32_t twist, int32_t chunk) {
+__device__ inline bool convert_any(const formats::Segment& seg, const TensorMode& mode, const unsigned char* row,
+                                   const unsigned char* scales, int32_t columns, unsigned char* out, int32_t plane, int32_t twist,
+                                   int32_t chunk) {
   const int32_t c = 8 * chunk;
   Eight e = read_elements(seg, row, c);
   if (seg.place != formats::ScalePlace::kNone && mode.row_scale == 0) {
@@ -215,8 +216,8 @@ __device__ inline bool convert_any(const formats::Segment& seg, const TensorMode
 
 // All columns of the stage's rows to the operand tile at `to` (lo at to + plane, if planes = 2). Returns whether any lo is not 0.
 template <class P, class T>
-__device__ inline bool convert_tensor(const formats::RecordLayout& layout, const TensorMode& mode, int32_t columns, const unsigned char* stage,
-                                      unsigned char* to, int32_t pitch, int32_t plane) {
+__device__ inline bool convert_tensor(const formats::RecordLayout& layout, const TensorMode& mode, int32_t columns,
+                                      const unsigned char* stage, unsigned char* to, int32_t pitch, int32_t plane) {
   constexpr int kShare = P::kThreads / P::kTile;
   const int32_t r = static_cast<int32_t>(threadIdx.x) / kShare;
   const int32_t lane = static_cast<int32_t>(threadIdx.x) % kShare;

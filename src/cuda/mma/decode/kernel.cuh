@@ -1,5 +1,6 @@
 // Attention of row blocks on tensor cores, sm_80 and newer: mma.sync, several tiles in flight by cp.async. Per tile:
-//   copies of a later tile start | records are converted | scores, each warp a part of d_qk | softmax by rows | O += P V, each warp its columns
+//   copies of a later tile start | records are converted | scores, each warp a part of d_qk | softmax by rows | O += P V, each warp its
+//   columns
 // A block keeps O in registers over a whole item; m and l stay with the threads of the softmax.
 #pragma once
 
@@ -222,7 +223,8 @@ class Block {
       scale.v_rows = staged + v_mode.scale_offset;
       scale.v_pitch = v_mode.scale_pitch;
     }
-    softmax_tile<P, T>(p_, d, s_.live[ring], scale, reinterpret_cast<const float*>(memory_ + at_.scores), memory_ + at_.weights, s_, state_);
+    softmax_tile<P, T>(p_, d, s_.live[ring], scale, reinterpret_cast<const float*>(memory_ + at_.scores), memory_ + at_.weights, s_,
+                       state_);
     __syncthreads();
     rescale_output();
     if (!apart) {

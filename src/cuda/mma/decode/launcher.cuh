@@ -10,7 +10,8 @@ namespace headwater::cuda::decode {
 template <class P, class T>
 struct Launcher {
   static constexpr Type kCompute = sizeof(T) == 2 && kWeightShift<T> != 0.0F ? Type::kF16 : Type::kBf16;
-  static constexpr Limits kLimits{"", kCompute, P::kRows, 16 * P::kDepthSteps * P::kDepthWarps, 16 * P::kPairs * kWarps<P> > 576 ? 576 : 16 * P::kPairs * kWarps<P>};
+  static constexpr Limits kLimits{"", kCompute, P::kRows, 16 * P::kDepthSteps* P::kDepthWarps,
+                                  16 * P::kPairs* kWarps<P> > 576 ? 576 : 16 * P::kPairs* kWarps<P>};
 
   static constexpr int32_t kStatic = (static_cast<int32_t>(sizeof(Shared<P>)) + 127) / 128 * 128;  // static shared memory of the kernel
 
@@ -71,8 +72,7 @@ struct Launcher {
     if (const cudaError_t error = cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device); error != cudaSuccess) {
       return error;
     }
-    return cudaFuncSetAttribute(decode_mma_kernel<P, T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                limit - kStatic);
+    return cudaFuncSetAttribute(decode_mma_kernel<P, T>, cudaFuncAttributeMaxDynamicSharedMemorySize, limit - kStatic);
   }
 
   static cudaError_t launch(const KernelArgs& args, cudaStream_t stream) {

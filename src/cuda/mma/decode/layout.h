@@ -34,7 +34,7 @@ struct Narrow576 {  // the same in less shared memory
   static constexpr bool kQueriesStay = false;
   static constexpr int kTokenWarps = 2;
   static constexpr int kDepthWarps = 4;
-  static constexpr int kPairs = 5;      // d_v <= 640
+  static constexpr int kPairs = 5;       // d_v <= 640
   static constexpr int kDepthSteps = 9;  // of a warp: d_qk <= 576
   static constexpr int kBlocksPerSm = 1;
 };
@@ -77,7 +77,7 @@ struct TensorMode {
   int32_t granule = 16;      // bytes a copy
   int32_t planes = 1;        // 2: hi + lo
   int32_t direct = 0;
-  int32_t row_scale = 0;     // one float32 scale a row (int8): folded into scores or P
+  int32_t row_scale = 0;  // one float32 scale a row (int8): folded into scores or P
 };
 struct SourceMode {
   TensorMode k;
@@ -98,11 +98,11 @@ struct Modes {
   SourceMode sources[kMaxSources];
   int32_t k_pitch = 0;  // operand tiles, bytes a row: a multiple of 128
   int32_t v_pitch = 0;
-  int32_t operand_bytes = 0;   // of the converted tile: K planes, then V
-  int32_t operand_v = 0;       // where V stands in it
+  int32_t operand_bytes = 0;    // of the converted tile: K planes, then V
+  int32_t operand_v = 0;        // where V stands in it
   int32_t operand_k_plane = 0;  // bytes from plane to plane
   int32_t operand_v_plane = 0;
-  int32_t fold_v_scale = 0;    // v_scale multiplies P (several sources); otherwise the output
+  int32_t fold_v_scale = 0;  // v_scale multiplies P (several sources); otherwise the output
 };
 
 template <class P>

@@ -10,8 +10,8 @@ namespace headwater::cuda::decode {
 using namespace mma;  // NOLINT(google-build-using-namespace): this path's own common layer
 
 template <class P>
-__device__ inline void copy_tensor(const ResolvedTensor& t, const TensorMode& mode, const Place& place, int32_t head, uint32_t stage, int32_t row,
-                                   int32_t lane) {
+__device__ inline void copy_tensor(const ResolvedTensor& t, const TensorMode& mode, const Place& place, int32_t head, uint32_t stage,
+                                   int32_t row, int32_t lane) {
   constexpr int kShare = P::kThreads / P::kTile;  // threads of a row
   const std::byte* from = record_of(t, place, head);
   const int32_t valid = place.row < 0 ? 0 : mode.row_bytes;
@@ -33,8 +33,8 @@ struct RowScales {
 };
 
 template <class P>
-__device__ inline void fetch_scales(const ResolvedSource& s, const ResolvedTensor& t, const TensorMode& mode, const Place& place, int32_t head,
-                                    int32_t lane, RowScales& r) {
+__device__ inline void fetch_scales(const ResolvedSource& s, const ResolvedTensor& t, const TensorMode& mode, const Place& place,
+                                    int32_t head, int32_t lane, RowScales& r) {
   constexpr int kShare = P::kThreads / P::kTile;
   if (mode.scale_blocks == 0) return;
   const std::byte* base;

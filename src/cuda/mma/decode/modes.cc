@@ -12,7 +12,8 @@ bool is_direct(const formats::RecordLayout& layout, Type compute) {
   return layout.num_segments == 1 && layout.segments[0].element == compute && layout.segments[0].place == formats::ScalePlace::kNone;
 }
 
-// Values that 16 bits do not hold: K's would miss the score's tolerance, V's the output's, where P and out are rounded too: f16 in bf16, int8 times f16, e4m3 times any float.
+// Values that 16 bits do not hold: K's would miss the score's tolerance, V's the output's, where P and out are rounded too: f16 in bf16,
+// int8 times f16, e4m3 times any float.
 bool needs_two_planes(const formats::RecordLayout& layout) {
   for (int32_t i = 0; i < layout.num_segments; ++i) {
     const formats::Segment& s = layout.segments[i];
@@ -50,7 +51,9 @@ bool is_exact_in_f16(Format format) { return format == Format::kF16 || format ==
 bool has_f32(const SourceBounds& s) { return s.k_format == Format::kF32 || (!s.shared && s.v_format == Format::kF32); }
 
 // Column segments must not cut a group of eight.
-bool cuts_eights(Format format, int32_t width) { return formats::resolve(format, width).segments[0].column_end % 8 != 0 && formats::resolve(format, width).num_segments > 1; }
+bool cuts_eights(Format format, int32_t width) {
+  return formats::resolve(format, width).segments[0].column_end % 8 != 0 && formats::resolve(format, width).num_segments > 1;
+}
 
 int64_t tensor_alignment(const ResolvedTensor& t, bool paged) {
   uint64_t bits = reinterpret_cast<uintptr_t>(t.data) | static_cast<uint64_t>(t.row_stride) | static_cast<uint64_t>(t.head_stride) | 16U;

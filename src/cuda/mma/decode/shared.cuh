@@ -18,10 +18,10 @@ struct Shared {
   int32_t visible_low[P::kRows];        // entries of the current source that the row sees
   int32_t visible_high[P::kRows];
   float row_factor[P::kRows];  // score factor: sm_scale, q_scale, the power of two that Q was scaled by; log2(e) unless softcap
-  float k_scale;  // of the current source
+  float k_scale;               // of the current source
   float v_scale;
-  float rescale[P::kRows];     // of O before this tile
-  float row_l[P::kRows];  // epilogue: the output's factor; 1 for a partial
+  float rescale[P::kRows];    // of O before this tile
+  float row_l[P::kRows];      // epilogue: the output's factor; 1 for a partial
   float row_share[P::kRows];  // l / l_used: takes the rounding of P out of the norm
   int32_t any_redo;
 };

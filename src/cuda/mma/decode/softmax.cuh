@@ -9,7 +9,7 @@ namespace headwater::cuda::decode {
 template <class P>
 struct RowLanes {
   static constexpr int kLanes = P::kThreads / P::kRows;  // threads of a row, in one warp
-  static constexpr int kEach = P::kTile / kLanes;     // entries of a thread
+  static constexpr int kEach = P::kTile / kLanes;        // entries of a thread
   // Entry i of thread `lane`: quads of a row stand side by side.
   __device__ static int32_t entry(int32_t lane, int i) {
     if constexpr (kEach >= 4) return i / 4 * (kLanes * 4) + lane * 4 + i % 4;
@@ -27,8 +27,8 @@ struct RowState {
 __device__ inline float foldable(float scale) { return fabsf(scale) < 0x1p116F ? scale : INFINITY; }
 
 struct TileScale {
-  float k = 1.0F;                    // k_scale of the source
-  float v = 1.0F;                    // v_scale, where it is folded into P
+  float k = 1.0F;                         // k_scale of the source
+  float v = 1.0F;                         // v_scale, where it is folded into P
   const unsigned char* k_rows = nullptr;  // one float32 a row, `pitch` bytes apart (int8)
   const unsigned char* v_rows = nullptr;
   int32_t k_pitch = 0;

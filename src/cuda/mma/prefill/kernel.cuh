@@ -32,7 +32,7 @@ struct Shared {
 template <int kD>
 inline constexpr int kPitch = 2 * kD;
 template <int kD>
-inline constexpr int kStageBytes = 2 * kTile * kPitch<kD>;
+inline constexpr int kStageBytes = 2 * kTile* kPitch<kD>;
 
 template <int kD, class T>
 class Block {

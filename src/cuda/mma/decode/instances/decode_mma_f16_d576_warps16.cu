@@ -3,6 +3,7 @@
 
 namespace headwater::cuda {
 
-const Kernel decode_mma_f16_d576_warps16 = decode::Launcher<decode::Latent576, __half>::kernel("decode_mma_f16_d576_warps16", "f16, e4m3, e5m2 caches; widths to 576; tiles of 64");
+const Kernel decode_mma_f16_d576_warps16 = decode::Launcher<decode::Latent576, __half>::kernel(
+    "decode_mma_f16_d576_warps16", "f16, e4m3, e5m2 caches; widths to 576; tiles of 64");
 
 }  // namespace headwater::cuda
