@@ -70,22 +70,20 @@ __device__ inline void softmax_tile(const ResolvedProblem& p, const TileDesc& d,
 #pragma unroll
   for (int i = 0; i < Lanes::kEach; i += 2) {
     const int32_t e = Lanes::entry(lane, i);
-    float w0 = exp2_approx(z[i] - reference);
-    float w1 = exp2_approx(z[i + 1] - reference);
-    const float sum = w0 + w1;
-    state.l += sum;
+    const float w0 = exp2_approx(z[i] - reference);
+    const float w1 = exp2_approx(z[i + 1] - reference);
+    state.l += w0 + w1;
+    float v0 = scale.v;
+    float v1 = scale.v;
     if (scale.v_rows != nullptr) {
-      w0 *= foldable(*reinterpret_cast<const float*>(scale.v_rows + e * scale.v_pitch));
-      w1 *= foldable(*reinterpret_cast<const float*>(scale.v_rows + (e + 1) * scale.v_pitch));
+      v0 *= foldable(*reinterpret_cast<const float*>(scale.v_rows + e * scale.v_pitch));
+      v1 *= foldable(*reinterpret_cast<const float*>(scale.v_rows + (e + 1) * scale.v_pitch));
     }
-    const uint32_t bits = pack<T>(w0 * scale.v, w1 * scale.v);
+    const uint32_t bits = pack<T>(w0 * v0, w1 * v1);
     *reinterpret_cast<uint32_t*>(weights + 2 * (r * kPitch + e)) = bits;
-    if (scale.v_rows == nullptr && scale.v == 1.0F) {
-      const float2 used = unpack<T>(bits);
-      state.l_used += used.x + used.y;
-    } else {
-      state.l_used += sum;
-    }
+    float2 used = unpack<T>(bits);
+    if (v0 != 1.0F || v1 != 1.0F) used = make_float2(v0 != 0.0F ? used.x / v0 : w0, v1 != 0.0F ? used.y / v1 : w1);
+    state.l_used += used.x + used.y;
   }
   if (lane == 0) s.rescale[r] = rescale;
 }
