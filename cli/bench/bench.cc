@@ -6,6 +6,7 @@
 #include <fstream>
 #include <memory>
 
+#include "cli/bench/plain.h"
 #include "cli/bench/report.h"
 #include "cli/json_file.h"
 #include "cli/machine.h"
@@ -19,25 +20,29 @@ struct Options {
   std::string json;
   std::string baseline;
   std::string filter;
+  std::string results = "bench/results";
+  std::vector<int32_t> threads;
   bool ceilings = false;
   MeasureOptions measure;
 };
 
-int show_ceilings(int32_t most) {
+int show_ceilings(const std::string& results, int32_t most) {
   std::vector<int32_t> counts;
   for (int32_t n = 1; n < most; n *= 2) counts.push_back(n);
   counts.push_back(most);
   for (const int32_t threads : counts) {
     CeilingMeter meter(threads);
     for (int i = 0; i < 10; ++i) meter.sample();
-    fmt::print("{}\n", ceilings_line(meter.best(), meter.steadiness()));
+    fmt::print("{}\n", ceilings_line({meter.best(), meter.steadiness(), best_known(results, meter.best()), 0}));
   }
   return kDone;
 }
 
 int run_bench(Options o) {
-  if (o.measure.threads == 0) o.measure.threads = usable_cpus();
-  if (o.ceilings) return show_ceilings(o.measure.threads);
+  if (o.threads.size() > 2) return fail("--threads: at most two counts");
+  o.measure.threads = o.threads.empty() ? usable_cpus() : o.threads.back();
+  if (o.threads.size() == 2) o.measure.fewer_threads = o.threads.front();
+  if (o.ceilings) return show_ceilings(o.results, o.measure.threads);
   nlohmann::json baseline;
   if (!o.baseline.empty()) {  // before the long work
     std::ifstream file(o.baseline, std::ios::binary);
@@ -54,9 +59,13 @@ int run_bench(Options o) {
   }
   CeilingMeter meter(o.measure.threads);
   const std::vector<Row> rows = measure(shapes, o.measure, &meter);
-  if (o.json != "-") fmt::print("{}", report_text(rows, meter.best(), meter.steadiness()));
+  const Conditions conditions{meter.best(), meter.steadiness(), best_known(o.results, meter.best()), o.measure.fewer_threads};
+  if (o.json != "-") fmt::print("{}", report_text(rows, conditions));
+  if (o.json != "-" && o.measure.plain_rounds > 0 && !PlainAttention::available()) {
+    fmt::print("no OpenBLAS baseline: libopenblas.so.0 is not installed\n");
+  }
   if (!o.json.empty()) {
-    if (const Status status = write_json(o.json, bench_json(rows, meter.best(), meter.steadiness())); !status.ok()) return fail(status);
+    if (const Status status = write_json(o.json, bench_json(rows, conditions)); !status.ok()) return fail(status);
   }
   const bool wrong = std::any_of(rows.begin(), rows.end(), [](const Row& r) { return r.wrong; });
   const bool refused = std::any_of(rows.begin(), rows.end(), [](const Row& r) { return !r.fault.empty() && !r.wrong; });
@@ -79,9 +88,18 @@ void register_bench(CLI::App& app, Action& action) {
   verb->add_option("--json", o->json, "Write the results as JSON (- = standard output)");
   verb->add_option("--baseline", o->baseline, "Compare with an earlier --json file; exit code 1 if a shape is slower past the noise");
   verb->add_flag("--ceilings", o->ceilings, "Measure multiply-add peak and memory bandwidth by thread count, and stop");
-  verb->add_option("--threads", o->measure.threads, "Threads (default: all that this process may use)")->check(CLI::Range(1, 4096));
+  verb->add_option("--threads", o->threads, "Threads (default: all that this process may use); 1,2 also times with 1, for the scaling")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 4096));
   verb->add_option("--filter", o->filter, "Only shapes whose name contains this");
-  verb->add_option("--reps", o->measure.reps, "Timed runs of each shape")->check(CLI::Range(1, 1000000))->capture_default_str();
+  verb->add_option("--rounds", o->measure.rounds, "Rounds; each times every shape, short ones several times")
+      ->check(CLI::Range(1, 1000000))
+      ->capture_default_str();
+  verb->add_option("--plain-rounds", o->measure.plain_rounds, "Rounds of them that time OpenBLAS GEMMs and a softmax too (0: none)")
+      ->check(CLI::Range(0, 1000000))
+      ->capture_default_str();
+  verb->add_option("--results", o->results, "Directory of earlier results, searched for the best ceilings known of this machine")
+      ->capture_default_str();
   verb->add_option("--kernel", o->measure.plan.kernel, "Force a kernel by name");
   verb->add_option("--isa", o->measure.plan.isa, "Force an ISA level: scalar, avx2, avx512, neon");
   verb->add_flag("--batch-invariant", o->measure.plan.batch_invariant, "Plan so that a request's bits depend on that request alone");

@@ -42,6 +42,19 @@ double together(int32_t threads, const Body& body) {
   return *std::max_element(seconds.begin(), seconds.end());
 }
 
+// Of this machine, in the order of cmake/isa_flags.cmake: the highest level last.
+const std::vector<const CeilingKernel*>& usable_kernels() {
+  static const std::vector<const CeilingKernel*> usable = [] {
+    std::vector<const CeilingKernel*> kernels;
+#define HEADWATER_CEILING(isa) \
+  if (kCeilingKernel_##isa.supported()) kernels.push_back(&kCeilingKernel_##isa);
+#include "ceilings.inc"
+#undef HEADWATER_CEILING
+    return kernels;
+  }();
+  return usable;
+}
+
 constexpr int64_t kSteps = 1'000'000;  // about 4 ms a core at 12 multiply-adds a step
 
 }  // namespace
@@ -72,11 +85,9 @@ struct CeilingMeter::Memory {
   size_t bytes;
 };
 
-CeilingMeter::CeilingMeter(int32_t threads, size_t bytes) {
-#define HEADWATER_CEILING(isa) \
-  if (kCeilingKernel_##isa.supported()) kernels_.push_back(&kCeilingKernel_##isa);
-#include "ceilings.inc"
-#undef HEADWATER_CEILING
+const CeilingKernel& best_kernel() { return *usable_kernels().back(); }
+
+CeilingMeter::CeilingMeter(int32_t threads, size_t bytes) : kernels_(usable_kernels()) {
   best_.threads = threads;
   if (bytes == 0) bytes = std::max(size_t{256} << 20, static_cast<size_t>(8 * last_cache_bytes()));
   memory_ = std::make_unique<Memory>((bytes / static_cast<size_t>(threads) / 4096 + 1) * 4096 * static_cast<size_t>(threads));

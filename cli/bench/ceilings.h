@@ -14,7 +14,11 @@ struct CeilingKernel {
   bool (*supported)();
   double (*multiply_add)(int64_t steps);                // float32 multiply-adds in registers; returns the operations done
   double (*read)(const std::byte* data, size_t bytes);  // loads every byte (a multiple of 1024); returns a sum, so that none is left out
+  // row[i] = 2^(scale * (row[i] - largest)); returns their sum. The softmax of the plain baseline (plain.h).
+  float (*exponentials)(float* row, int64_t count, float scale);
 };
+// Of the highest level that this machine runs.
+[[nodiscard]] const CeilingKernel& best_kernel();
 
 struct Ceilings {
   int32_t threads = 0;
@@ -22,6 +26,7 @@ struct Ceilings {
   double dram_gbps = 0.0;
   const char* isa = "";
 };
+inline constexpr double kValidShare = 0.95;  // a run whose ceilings are below this share of the best known is not judged
 
 // Holds `bytes` of memory (0: 256 MiB, at least eight times the last cache level), in huge pages where the system gives them.
 class CeilingMeter {

@@ -7,5 +7,5 @@ bool supported() { return true; }
 }  // namespace
 
 extern const CeilingKernel kCeilingKernel_arm_neon;
-const CeilingKernel kCeilingKernel_arm_neon{"neon", &supported, &multiply_add, &read};
+const CeilingKernel kCeilingKernel_arm_neon{"neon", &supported, &multiply_add, &read, &exponentials};
 }  // namespace headwater::cli

@@ -51,5 +51,40 @@ double read(const std::byte* data, size_t bytes) {
   return sum;
 }
 
+// Plain loops over blocks of 16, which compilers vectorise without licence to reorder sums. Degree 5: 2e-6.
+float exponentials(float* row, int64_t count, float scale) {
+  constexpr int kBlock = 16;
+  const int64_t whole = count / kBlock * kBlock;
+  float high[kBlock];
+  for (float& h : high) h = row[0];
+  for (int64_t i = 0; i < whole; i += kBlock) {
+    for (int j = 0; j < kBlock; ++j) high[j] = row[i + j] > high[j] ? row[i + j] : high[j];
+  }
+  float largest = row[0];
+  for (const float h : high) largest = h > largest ? h : largest;
+  for (int64_t i = whole; i < count; ++i) largest = row[i] > largest ? row[i] : largest;
+  const auto power = [=](float x) {
+    constexpr float kMagic = 12582912.0F;  // 1.5 x 2^23: the sum's low bits are the rounded integer
+    x = (x - largest) * scale;
+    x = x < -126.0F ? -126.0F : x;
+    const float shifted = x + kMagic;
+    const float f = x - (shifted - kMagic);
+    const float p = ((((0.0013333558F * f + 0.0096181291F) * f + 0.055504109F) * f + 0.24022651F) * f + 0.69314718F) * f + 1.0F;
+    return __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, p) + (__builtin_bit_cast(uint32_t, shifted) << 23));
+  };
+  float sums[kBlock] = {};
+  for (int64_t i = 0; i < whole; i += kBlock) {
+    for (int j = 0; j < kBlock; ++j) {
+      const float p = power(row[i + j]);
+      row[i + j] = p;
+      sums[j] += p;
+    }
+  }
+  float sum = 0.0F;
+  for (const float s : sums) sum += s;
+  for (int64_t i = whole; i < count; ++i) sum += row[i] = power(row[i]);
+  return sum;
+}
+
 }  // namespace
 }  // namespace headwater::cli

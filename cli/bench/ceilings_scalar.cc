@@ -8,5 +8,5 @@ bool supported() { return true; }
 }  // namespace
 
 extern const CeilingKernel kCeilingKernel_scalar;
-const CeilingKernel kCeilingKernel_scalar{"baseline", &supported, &multiply_add, &read};
+const CeilingKernel kCeilingKernel_scalar{"baseline", &supported, &multiply_add, &read, &exponentials};
 }  // namespace headwater::cli

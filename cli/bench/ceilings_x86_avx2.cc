@@ -7,5 +7,5 @@ bool supported() { return __builtin_cpu_supports("avx2") && __builtin_cpu_suppor
 }  // namespace
 
 extern const CeilingKernel kCeilingKernel_x86_avx2;
-const CeilingKernel kCeilingKernel_x86_avx2{"avx2", &supported, &multiply_add, &read};
+const CeilingKernel kCeilingKernel_x86_avx2{"avx2", &supported, &multiply_add, &read, &exponentials};
 }  // namespace headwater::cli

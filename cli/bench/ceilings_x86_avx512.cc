@@ -7,5 +7,5 @@ bool supported() { return __builtin_cpu_supports("avx512f") != 0; }
 }  // namespace
 
 extern const CeilingKernel kCeilingKernel_x86_avx512;
-const CeilingKernel kCeilingKernel_x86_avx512{"avx512", &supported, &multiply_add, &read};
+const CeilingKernel kCeilingKernel_x86_avx512{"avx512", &supported, &multiply_add, &read, &exponentials};
 }  // namespace headwater::cli

@@ -34,11 +34,24 @@ struct Row {
   double floor_us = 0.0;
   double floor_ratio = 0.0;  // min_us / floor_us
   bool memory_bound = false;
+  // Goals of the shape file, and its twin's floor ratio under this one's (0: no twin, or not measured).
+  double reach = 0.0;
+  double aim = 0.0;
+  std::string twin;
+  double over_twin = 0.0;
+  // The plain baseline (plain.h) and the run with fewer threads: minima, 0 where not timed.
+  double plain_us = 0.0;
+  double plain_error = 0.0;
+  int64_t plain_runs = 0;
+  double fewer_threads_us = 0.0;
+  int64_t fewer_threads_runs = 0;
 };
 
 struct MeasureOptions {
   int32_t threads = 0;
-  int32_t reps = 50;  // timed runs of each shape, at least
+  int32_t fewer_threads = 0;  // also timed with this many; 0: not
+  int32_t rounds = 200;       // each times every shape once, short ones several times (at most 16)
+  int32_t plain_rounds = 5;   // of them, spread evenly, that time the plain baseline too
   // The KV of a shape's copies together, so that a run finds none of it in a cache. 0: 160 MiB, at least four times the last level.
   int64_t cold_bytes = 0;
   PlanOptions plan;

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <map>
 
 #include "cli/machine.h"
@@ -29,76 +31,192 @@ double geometric_mean_ratio(const std::vector<Row>& rows) {
   return count > 0 ? std::exp(sum / static_cast<double>(count)) : 0.0;
 }
 
-std::string ceilings_line(const Ceilings& c, double steadiness) {
-  return fmt::format(
-      "{} thread{}: {:.1f} GFLOP/s of float32 multiply-adds ({}), {:.1f} GB/s read from memory; lowest sample {:.0f} % of the best",
-      c.threads, c.threads == 1 ? "" : "s", c.fma_gflops, c.isa, c.dram_gbps, 100.0 * steadiness);
+double Conditions::share_of_known() const { return std::min(ceilings.fma_gflops / known.fma_gflops, ceilings.dram_gbps / known.dram_gbps); }
+
+Ceilings best_known(const std::string& directory, const Ceilings& now) {
+  Ceilings best = now;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
+    if (entry.path().extension() != ".json") continue;
+    std::ifstream file(entry.path(), std::ios::binary);
+    const nlohmann::json json = nlohmann::json::parse(file, nullptr, false);
+    if (!json.is_object() || json.value("cpu", nlohmann::json()) != cpu_name() || !json.contains("ceilings")) continue;
+    const nlohmann::json& c = json["ceilings"];
+    if (!c.is_object() || c.value("threads", nlohmann::json()) != now.threads || c.value("isa", nlohmann::json()) != now.isa) continue;
+    for (const auto& [key, value] : {std::pair{"fma_gflops", &best.fma_gflops}, std::pair{"dram_gbps", &best.dram_gbps}}) {
+      if (c.contains(key) && c[key].is_number()) *value = std::max(*value, c[key].get<double>());
+    }
+  }
+  return best;
 }
 
-std::string report_text(const std::vector<Row>& rows, const Ceilings& ceilings, double steadiness) {
-  Table table({"shape", "kernel", "min us", "median us", "spread %", "GB/s", "GFLOP/s", "floor us", "bound", "min/floor", "plan us",
-               "schedule us", "schedule", "scratch", "runs", "copies"});
-  for (const Row& r : rows) {
-    if (!r.fault.empty()) continue;
-    table.add({printable(r.name), r.kernel, us(r.min_us), us(r.median_us), fmt::format("{:.1f}", 100.0 * r.spread),
-               fmt::format("{:.1f}", r.gbps), fmt::format("{:.1f}", r.gflops), us(r.floor_us), r.memory_bound ? "memory" : "FMA",
-               fmt::format("{:.2f}", r.floor_ratio), us(r.plan_us), us(r.schedule_us), human_bytes(static_cast<double>(r.schedule_bytes)),
-               human_bytes(static_cast<double>(r.scratch_bytes)), std::to_string(r.runs), std::to_string(r.copies)});
+std::string ceilings_line(const Conditions& conditions) {
+  const Ceilings& c = conditions.ceilings;
+  std::string line = fmt::format(
+      "{} thread{}: {:.1f} GFLOP/s of float32 multiply-adds ({}), {:.1f} GB/s read from memory; lowest sample {:.0f} % of the best",
+      c.threads, c.threads == 1 ? "" : "s", c.fma_gflops, c.isa, c.dram_gbps, 100.0 * conditions.steadiness);
+  if (!conditions.valid()) {
+    line += fmt::format("\nnot valid: this machine has shown {:.1f} GFLOP/s and {:.1f} GB/s; a run counts from {:.0f} % of both",
+                        conditions.known.fma_gflops, conditions.known.dram_gbps, 100.0 * kValidShare);
   }
-  std::string out = cpu_name() + "; ceilings, " + ceilings_line(ceilings, steadiness) + "\n";
+  return line;
+}
+
+namespace {
+
+// A column of the table; `optional`: left out where every cell is empty.
+struct Column {
+  const char* head;
+  bool optional;
+  std::string (*cell)(const Row& row);
+};
+
+std::string ratio_or_nothing(double value) { return value > 0.0 ? fmt::format("{:.2f}", value) : std::string(); }
+
+constexpr Column kColumns[] = {
+    {"shape", false, [](const Row& r) { return printable(r.name); }},
+    {"min us", false, [](const Row& r) { return us(r.min_us); }},
+    {"median us", false, [](const Row& r) { return us(r.median_us); }},
+    {"spread %", false, [](const Row& r) { return fmt::format("{:.1f}", 100.0 * r.spread); }},
+    {"GB/s", false, [](const Row& r) { return fmt::format("{:.1f}", r.gbps); }},
+    {"GFLOP/s", false, [](const Row& r) { return fmt::format("{:.1f}", r.gflops); }},
+    {"floor us", false, [](const Row& r) { return us(r.floor_us); }},
+    {"bound", false, [](const Row& r) { return std::string(r.memory_bound ? "memory" : "FMA"); }},
+    {"min/floor", false, [](const Row& r) { return fmt::format("{:.3f}", r.floor_ratio); }},
+    {"reach", true, [](const Row& r) { return ratio_or_nothing(r.reach); }},
+    {"of twin", true, [](const Row& r) { return ratio_or_nothing(r.over_twin); }},
+    {"OpenBLAS us", true, [](const Row& r) { return r.plain_us > 0.0 ? us(r.plain_us) : std::string(); }},
+    {"fewer threads", true,
+     [](const Row& r) { return r.fewer_threads_us > 0.0 ? fmt::format("x {:.2f}", r.fewer_threads_us / r.min_us) : std::string(); }},
+    {"runs", false, [](const Row& r) { return std::to_string(r.runs); }},
+    {"copies", false, [](const Row& r) { return std::to_string(r.copies); }},
+    {"plan us", false, [](const Row& r) { return us(r.plan_us); }},
+    {"schedule us", false, [](const Row& r) { return us(r.schedule_us); }},
+    {"schedule", false, [](const Row& r) { return human_bytes(static_cast<double>(r.schedule_bytes)); }},
+    {"scratch", false, [](const Row& r) { return human_bytes(static_cast<double>(r.scratch_bytes)); }},
+    {"kernel", false, [](const Row& r) { return r.kernel; }},
+};
+
+std::string table_text(const std::vector<Row>& rows) {
+  std::vector<const Column*> columns;
+  std::vector<std::string> heads;
+  for (const Column& column : kColumns) {
+    const bool empty = std::all_of(rows.begin(), rows.end(), [&](const Row& r) { return !r.fault.empty() || column.cell(r).empty(); });
+    if (empty) continue;
+    columns.push_back(&column);
+    heads.emplace_back(column.head);
+  }
+  if (columns.empty()) return {};
+  Table table(std::move(heads));
+  for (const Row& row : rows) {
+    if (!row.fault.empty()) continue;
+    std::vector<std::string> cells;
+    for (const Column* column : columns) cells.push_back(column->cell(row));
+    table.add(std::move(cells));
+  }
+  return table.text();
+}
+
+// What the goals of the shape file say of this run.
+std::string goals_text(const std::vector<Row>& rows) {
+  int64_t goals = 0;
+  int64_t reached = 0;
+  for (const Row& row : rows) {
+    if (!row.fault.empty() || row.reach == 0.0) continue;
+    ++goals;
+    reached += row.floor_ratio <= row.reach ? 1 : 0;
+  }
+  return goals == 0 ? std::string() : fmt::format("{} of {} shapes within their reach\n", reached, goals);
+}
+
+}  // namespace
+
+std::string report_text(const std::vector<Row>& rows, const Conditions& conditions) {
+  std::string out = cpu_name() + "; ceilings, " + ceilings_line(conditions) + "\n";
   if (const std::string busy = busy_machine(); !busy.empty()) out += "not a quiet machine: " + busy + "\n";
-  if (!table.empty()) out += "\n" + table.text();
+  const std::string table = table_text(rows);
+  if (!table.empty()) out += "\n" + table;
   for (const Row& r : rows) {
     if (!r.fault.empty()) out += fmt::format("{}: {}\n", printable(r.name), printable(r.fault));
   }
-  if (!table.empty()) {
-    out += fmt::format(
-        "\ngeometric mean of min/floor: {:.3f}\nfloor = max(FLOPs / multiply-add ceiling, visible KV bytes / memory ceiling); cold: each "
-        "run reads another copy of the KV;\nGB/s and GFLOP/s at the minimum; spread = (third - first quartile) / median\n",
-        geometric_mean_ratio(rows));
+  if (table.empty()) return out;
+  out += fmt::format("\ngeometric mean of min/floor: {:.3f}\n{}", geometric_mean_ratio(rows), goals_text(rows));
+  out +=
+      "floor = max(FLOPs / multiply-add ceiling, visible KV bytes / memory ceiling); cold: each run reads another copy of the KV;\n"
+      "GB/s and GFLOP/s at the minimum; spread = (third - first quartile) / median\n";
+  if (std::any_of(rows.begin(), rows.end(), [](const Row& r) { return r.over_twin > 0.0; })) {
+    out += "of twin = this min/floor over that of the shape with the same work in another form\n";
+  }
+  if (std::any_of(rows.begin(), rows.end(), [](const Row& r) { return r.plain_us > 0.0; })) {
+    out += "OpenBLAS: the minimum of a plain baseline on the same number of threads, K and V held in float32, sinks left out\n";
+  }
+  if (conditions.fewer_threads > 0) {
+    out += fmt::format("fewer threads: minimum with {} over minimum with {}\n", conditions.fewer_threads, conditions.ceilings.threads);
   }
   return out;
 }
 
-nlohmann::ordered_json bench_json(const std::vector<Row>& rows, const Ceilings& ceilings, double steadiness) {
+namespace {
+
+nlohmann::ordered_json ceilings_json(const Ceilings& c) {
+  return {{"threads", c.threads}, {"isa", c.isa}, {"fma_gflops", c.fma_gflops}, {"dram_gbps", c.dram_gbps}};
+}
+
+nlohmann::ordered_json row_json(const Row& r, int32_t fewer_threads) {
+  nlohmann::ordered_json row;
+  row["name"] = r.name;
+  row["origin"] = r.origin;
+  if (!r.fault.empty()) {
+    row["fault"] = r.fault;
+    return row;
+  }
+  row["kernel"] = r.kernel;
+  row["min_us"] = r.min_us;
+  row["median_us"] = r.median_us;
+  row["spread"] = r.spread;
+  row["gbps"] = r.gbps;
+  row["gflops"] = r.gflops;
+  row["floor_us"] = r.floor_us;
+  row["floor_ratio"] = r.floor_ratio;
+  row["bound"] = r.memory_bound ? "memory" : "fma";
+  if (r.reach > 0.0) row["reach"] = r.reach;
+  if (r.aim > 0.0) row["aim"] = r.aim;
+  if (r.over_twin > 0.0) {
+    row["twin"] = r.twin;
+    row["over_twin"] = r.over_twin;
+  }
+  if (r.plain_runs > 0) row["openblas"] = {{"min_us", r.plain_us}, {"runs", r.plain_runs}, {"worst_error", r.plain_error}};
+  if (r.fewer_threads_runs > 0) {
+    row["scaling"] = {{"threads", fewer_threads},
+                      {"min_us", r.fewer_threads_us},
+                      {"runs", r.fewer_threads_runs},
+                      {"speedup", r.fewer_threads_us / r.min_us}};
+  }
+  row["flops"] = r.flops;
+  row["kv_bytes"] = r.kv_bytes;
+  row["runs"] = r.runs;
+  row["copies"] = r.copies;
+  row["worst_error_over_allowance"] = r.worst_error;
+  row["plan_us"] = r.plan_us;
+  row["schedule_us"] = r.schedule_us;
+  row["schedule_bytes"] = r.schedule_bytes;
+  row["scratch_bytes"] = r.scratch_bytes;
+  return row;
+}
+
+}  // namespace
+
+nlohmann::ordered_json bench_json(const std::vector<Row>& rows, const Conditions& conditions) {
   nlohmann::ordered_json out;
   out["cpu"] = cpu_name();
   out["version"] = version();
-  out["ceilings"] = {{"threads", ceilings.threads},
-                     {"isa", ceilings.isa},
-                     {"fma_gflops", ceilings.fma_gflops},
-                     {"dram_gbps", ceilings.dram_gbps},
-                     {"lowest_over_best", steadiness}};
+  out["valid"] = conditions.valid();
+  out["ceilings"] = ceilings_json(conditions.ceilings);
+  out["ceilings"]["lowest_over_best"] = conditions.steadiness;
+  out["best_known_ceilings"] = ceilings_json(conditions.known);
   out["geometric_mean_floor_ratio"] = geometric_mean_ratio(rows);
   out["rows"] = nlohmann::ordered_json::array();
-  for (const Row& r : rows) {
-    nlohmann::ordered_json row;
-    row["name"] = r.name;
-    row["origin"] = r.origin;
-    if (!r.fault.empty()) {
-      row["fault"] = r.fault;
-    } else {
-      row["kernel"] = r.kernel;
-      row["min_us"] = r.min_us;
-      row["median_us"] = r.median_us;
-      row["spread"] = r.spread;
-      row["gbps"] = r.gbps;
-      row["gflops"] = r.gflops;
-      row["floor_us"] = r.floor_us;
-      row["floor_ratio"] = r.floor_ratio;
-      row["bound"] = r.memory_bound ? "memory" : "fma";
-      row["flops"] = r.flops;
-      row["kv_bytes"] = r.kv_bytes;
-      row["runs"] = r.runs;
-      row["copies"] = r.copies;
-      row["worst_error_over_allowance"] = r.worst_error;
-      row["plan_us"] = r.plan_us;
-      row["schedule_us"] = r.schedule_us;
-      row["schedule_bytes"] = r.schedule_bytes;
-      row["scratch_bytes"] = r.scratch_bytes;
-    }
-    out["rows"].push_back(std::move(row));
-  }
+  for (const Row& r : rows) out["rows"].push_back(row_json(r, conditions.fewer_threads));
   return out;
 }
 

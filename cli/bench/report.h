@@ -12,9 +12,23 @@ namespace headwater::cli {
 // 0 when no row has a ratio.
 [[nodiscard]] double geometric_mean_ratio(const std::vector<Row>& rows);
 
-[[nodiscard]] std::string ceilings_line(const Ceilings& ceilings, double steadiness);
-[[nodiscard]] std::string report_text(const std::vector<Row>& rows, const Ceilings& ceilings, double steadiness);
-[[nodiscard]] nlohmann::ordered_json bench_json(const std::vector<Row>& rows, const Ceilings& ceilings, double steadiness);
+// The run that rows belong to.
+struct Conditions {
+  Ceilings ceilings;
+  double steadiness = 1.0;
+  Ceilings known;  // the best seen on this machine, this run included
+  int32_t fewer_threads = 0;
+  [[nodiscard]] double share_of_known() const;
+  // Rows of a run whose ceilings are below kValidShare of the best known say nothing about the code.
+  [[nodiscard]] bool valid() const { return share_of_known() >= kValidShare; }
+};
+// The best of `now` and of the "ceilings" in the *.json of a directory that are of this CPU, thread count and ISA. A directory that is not
+// there and files of another make are passed over.
+[[nodiscard]] Ceilings best_known(const std::string& directory, const Ceilings& now);
+
+[[nodiscard]] std::string ceilings_line(const Conditions& conditions);
+[[nodiscard]] std::string report_text(const std::vector<Row>& rows, const Conditions& conditions);
+[[nodiscard]] nlohmann::ordered_json bench_json(const std::vector<Row>& rows, const Conditions& conditions);
 
 struct Comparison {
   std::string text;

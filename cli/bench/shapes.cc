@@ -22,6 +22,11 @@ bool parse_int(std::string_view text, int32_t low, int32_t high, int32_t* value)
   return error == std::errc() && end == text.data() + text.size() && *value >= low && *value <= high;
 }
 
+bool parse_goal(std::string_view text, double* goal) {
+  std::istringstream stream{std::string(text)};
+  return (stream >> *goal) && stream.eof() && *goal >= 1.0 && *goal <= 1000.0;
+}
+
 bool parse_type(std::string_view text, Type* type) {
   for (const Type t : {Type::kBf16, Type::kF16, Type::kF32}) {
     if (text == type_name(t)) {
@@ -125,6 +130,12 @@ std::string set_field(std::string_view key, std::string_view value, Shape* s, st
   if (key == "q") return known(parse_type(value, &s->q_type));
   if (key == "out") return known(parse_type(value, &s->out_type));
   if (key == "rule") return known(parse_rule(value, s));
+  if (key == "reach") return known(parse_goal(value, &s->reach));
+  if (key == "aim") return known(parse_goal(value, &s->aim));
+  if (key == "twin") {
+    s->twin = value;
+    return {};
+  }
   if (key == "kv_len") {
     *lengths = value;
     return {};
@@ -185,6 +196,10 @@ Result<std::vector<Shape>> parse_shapes(const std::string& text, const std::stri
     shapes.push_back(std::move(shape));
   }
   if (shapes.empty()) return invalid(file_name + ": holds no shape");
+  for (const Shape& shape : shapes) {
+    if (shape.twin.empty() || names.contains(shape.twin)) continue;
+    return invalid(file_name + ": twin=" + printable(shape.twin) + " of " + printable(shape.name) + ": no such shape");
+  }
   return shapes;
 }
 

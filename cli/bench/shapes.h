@@ -9,6 +9,8 @@
 //   rule=full | causal | window:LEFT | gathered:TOPK     (default causal)
 //   page=N                                               entries of a page; 0 = ragged (default 64)
 //   sinks=1 q=bf16|f16|f32 out=bf16|f16|f32
+//   reach=R aim=R                                        goals for min/floor, only reported
+//   twin=NAME                                            the same work in another form: floor ratios are compared
 #pragma once
 
 #include <cstdint>
@@ -38,6 +40,9 @@ struct Shape {
   bool sinks = false;
   Type q_type = Type::kBf16;
   Type out_type = Type::kBf16;
+  double reach = 0.0;  // 0: none
+  double aim = 0.0;
+  std::string twin;
 };
 
 // Errors name the file and line.

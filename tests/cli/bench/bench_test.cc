@@ -2,7 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 
+#include "cli/bench/plain.h"
 #include "cli/bench/report.h"
 #include "cli/bench/shapes.h"
 #include "cli/explain.h"
@@ -63,6 +66,8 @@ TEST(Shapes, FaultsNameFileLineAndField) {
   EXPECT_NE(fault_of("a heads=1 d=8"), "");
   EXPECT_NE(fault_of("a heads=1 d=8 kv_len=9999999x9999999"), "");
   EXPECT_NE(fault_of("a heads=1 d=8 kv_len=1 rule=window:"), "");
+  EXPECT_EQ(fault_of("a heads=1 d=8 kv_len=1 twin=b"), "shapes.txt: twin=b of a: no such shape");
+  EXPECT_EQ(fault_of("a heads=1 d=8 kv_len=1 reach=0.5"), "shapes.txt:1: reach=0.5: not known");
   EXPECT_EQ(fault_of("# nothing\n"), "shapes.txt: holds no shape");
 }
 
@@ -71,7 +76,7 @@ TEST(Measure, ChecksThenTimes) {
   const Result<std::vector<Shape>> shapes = parse_shapes(
       "mla batch=2 heads=16 d_qk=576 d_v=512 shared=1 kv_len=100,0 format=fp8_ds_656\n"
       "v4 batch=2 heads=4 d=512 shared=1 kv_len=130 format=fp8_ds_584 sinks=1\n"
-      "gqa heads=8 kv_heads=2 d=64 kv_len=200 page=16 rule=window:40 sinks=1 format=nvfp4\n"
+      "gqa heads=8 kv_heads=2 d=64 kv_len=200 page=16 rule=window:40 sinks=1 format=nvfp4 twin=mla\n"
       "ragged batch=3 heads=4 kv_heads=4 d=32 q_len=5 kv_len=50,7,3 page=0 k_format=e4m3 v_format=mxfp4\n"
       "gathered batch=2 heads=4 d=64 kv_len=90,10 rule=gathered:32 q_len=2\n",
       "shapes.txt");
@@ -79,7 +84,9 @@ TEST(Measure, ChecksThenTimes) {
   CeilingMeter meter(2, size_t{8} << 20);
   MeasureOptions options;
   options.threads = 2;
-  options.reps = 3;
+  options.rounds = 3;
+  options.fewer_threads = 1;
+  options.plain_rounds = 1;
   options.cold_bytes = 1 << 20;
   const std::vector<Row> rows = measure(*shapes, options, &meter);
   ASSERT_EQ(rows.size(), 5U);
@@ -90,7 +97,11 @@ TEST(Measure, ChecksThenTimes) {
     EXPECT_GE(row.runs, 3);
     EXPECT_GT(row.floor_us, 0.0);
     EXPECT_DOUBLE_EQ(row.floor_ratio, row.min_us / row.floor_us);
+    EXPECT_GE(row.fewer_threads_runs, 3);
+    EXPECT_GT(row.fewer_threads_us, 0.0);
   }
+  EXPECT_DOUBLE_EQ(rows[2].over_twin, rows[2].floor_ratio / rows[0].floor_ratio);
+  EXPECT_EQ(rows[0].over_twin, 0.0);
   // By hand: 16 heads x 100 entries x 2 x (576 + 512); 100 records of 656 bytes.
   EXPECT_DOUBLE_EQ(rows[0].flops, 16.0 * 100 * 2 * 1088);
   EXPECT_DOUBLE_EQ(rows[0].kv_bytes, 100.0 * 656);
@@ -98,6 +109,53 @@ TEST(Measure, ChecksThenTimes) {
   EXPECT_DOUBLE_EQ(rows[2].kv_bytes, 41.0 * 2 * 2 * (32 + 4));
   EXPECT_DOUBLE_EQ(rows[3].flops, 4.0 * (46 + 47 + 48 + 49 + 50 + 3 + 4 + 5 + 6 + 7 + 1 + 2 + 3) * 2 * 64);
   EXPECT_DOUBLE_EQ(rows[4].flops, 4.0 * 2 * (32 + 10) * 2 * 128);
+}
+
+// OpenBLAS is asked for at run time: where it is not installed, the baseline is left out and there is nothing to test.
+TEST(Plain, AgreesWithAFloat64Loop) {
+  if (!PlainAttention::available()) GTEST_SKIP() << "libopenblas.so.0 is not installed";
+  const Result<std::vector<Shape>> shapes = parse_shapes(
+      "mla batch=3 heads=16 d_qk=96 d_v=64 shared=1 kv_len=100,0,41\n"
+      "window heads=8 kv_heads=2 d=64 kv_len=200 rule=window:40\n"
+      "prompt batch=2 heads=4 kv_heads=2 d_qk=32 d_v=48 q_len=130 kv_len=150,130\n"
+      "alone heads=4 d=32 kv_len=77 rule=full\n",
+      "shapes.txt");
+  ASSERT_TRUE(shapes.ok()) << shapes.status().message();
+  PlainMemory memory(1 << 16);
+  for (const Shape& shape : *shapes) {
+    PlainAttention plain(shape, 2, &memory);
+    for (int i = 0; i < 3; ++i) {
+      plain.prepare();
+      plain.run();
+      EXPECT_LT(plain.worst_error(), 2e-5) << shape.name;
+    }
+  }
+}
+
+Ceilings ceilings_of(int32_t threads, double gflops, double gbps) { return {threads, gflops, gbps, "avx2"}; }
+
+TEST(Report, RunsBelowTheBestKnownCeilingsAreNotValid) {
+  const std::filesystem::path directory = std::filesystem::path(testing::TempDir()) / "headwater_bench_results";
+  std::filesystem::create_directories(directory);
+  const auto keep = [&](const char* name, const Ceilings& c) {
+    nlohmann::ordered_json json = bench_json({}, {c, 1.0, c, 0});
+    std::ofstream(directory / name) << json;
+  };
+  keep("same.json", ceilings_of(2, 190.0, 20.0));
+  keep("other_threads.json", ceilings_of(1, 999.0, 999.0));
+  std::ofstream(directory / "broken.json") << "{";
+  std::ofstream(directory / "gpu.json") << R"({"device": "H200"})";
+  const Ceilings now = ceilings_of(2, 185.0, 25.0);
+  const Ceilings known = best_known(directory.string(), now);
+  EXPECT_DOUBLE_EQ(known.fma_gflops, 190.0);
+  EXPECT_DOUBLE_EQ(known.dram_gbps, 25.0);
+  EXPECT_TRUE((Conditions{now, 1.0, known, 0}.valid()));
+  const Conditions slow{ceilings_of(2, 190.0, 23.7), 1.0, known, 0};
+  EXPECT_FALSE(slow.valid());
+  EXPECT_NE(ceilings_line(slow).find("not valid"), std::string::npos);
+  EXPECT_EQ(bench_json({}, slow)["valid"], false);
+  EXPECT_DOUBLE_EQ(best_known((directory / "nowhere").string(), now).fma_gflops, 185.0);
+  std::filesystem::remove_all(directory);
 }
 
 Row row_of(const std::string& name, double min_us, double spread) {
