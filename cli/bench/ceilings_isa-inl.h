@@ -9,7 +9,7 @@
 namespace headwater::cli {
 namespace {
 
-typedef float Vector __attribute__((vector_size(HEADWATER_VECTOR_BYTES)));
+using Vector = float __attribute__((vector_size(HEADWATER_VECTOR_BYTES)));
 constexpr int kLanes = HEADWATER_VECTOR_BYTES / sizeof(float);
 
 double sum_of(const Vector& v) {

@@ -187,7 +187,7 @@ Result<std::vector<Shape>> parse_shapes(const std::string& text, const std::stri
       const size_t equals = word.find('=');
       if (equals == std::string::npos) return bad("'" + word + "': must be key=value");
       const std::string fault = set_field(word.substr(0, equals), word.substr(equals + 1), &shape, &lengths);
-      if (!fault.empty()) return bad(word + ": " + fault);
+      if (!fault.empty()) return bad(word.append(": ").append(fault));
     }
     if (lengths.empty() || !parse_lengths(lengths, &shape)) {
       return bad("kv_len=" + lengths + ": must be a length, as many as batch, or lognormal(MEDIAN,SIGMA)");

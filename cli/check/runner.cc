@@ -37,6 +37,7 @@ struct TaskOrder {
       return;
     }
     std::vector<std::thread> running;
+    running.reserve(order.size());
     for (const int32_t task : order) running.emplace_back([=] { body(arg, task); });
     for (std::thread& thread : running) thread.join();
   }

@@ -207,9 +207,7 @@ void draft_lists(Draft* d, int32_t s) {
   if (rule.index_type == Type::kI64) {
     rule.indices = d->made->arena.copy(lists);
   } else {
-    std::vector<int32_t> narrow;
-    for (const int64_t index : lists) narrow.push_back(static_cast<int32_t>(index));
-    rule.indices = d->made->arena.copy(narrow);
+    rule.indices = d->made->arena.copy(std::vector<int32_t>(lists.begin(), lists.end()));
   }
   if (spec.at(kList, s) != kTopkLens) return;
   while (static_cast<int64_t>(lens.size()) < d->total_q) lens.push_back(garbage(&random));
