@@ -160,7 +160,7 @@ void register_append(CLI::App& app, Action& action) {
   CLI::App* verb = app.add_subcommand("append", "Quantise new rows into the cache of a problem file");
   verb->add_option("FILE", o->file, "Problem file whose cache takes the rows")->required();
   verb->add_option("ROWS", o->rows, "Safetensors file: k [rows, heads, d] (k_tail), v, slots [rows]; negative slot = skip")->required();
-  verb->add_option("OUT", o->out, "Problem file to write")->required();
+  verb->add_option("OUT", o->out, "Problem file to write")->check(check_output_path)->required();
   verb->add_option("--layer", o->layer, "Which layers.N takes the rows")->check(CLI::NonNegativeNumber);
   verb->add_option("--source", o->source, "Which kv.I takes the rows")->check(CLI::NonNegativeNumber)->capture_default_str();
   verb->add_option("--rule", o->rule, "How block scales are chosen: up, even or floor")

@@ -89,7 +89,7 @@ void register_convert(CLI::App& app, Action& action) {
   auto o = std::make_shared<ConvertOptions>();
   CLI::App* verb = app.add_subcommand("convert", "Write the same problems with K and V stored in another format");
   verb->add_option("IN", o->in, "Problem file to read")->required();
-  verb->add_option("OUT", o->out, "Problem file to write")->required();
+  verb->add_option("OUT", o->out, "Problem file to write")->check(check_output_path)->required();
   verb->add_option("--to", o->to, "Format of K (and of V, unless --v-to says otherwise)")->required();
   verb->add_option("--v-to", o->v_to, "Format of V where it has storage of its own");
   verb->add_option("--rule", o->rule, "How block scales are chosen: up never saturates, even rounds, floor is OCP's")

@@ -116,7 +116,8 @@ void register_explain(CLI::App& app, Action& action) {
   verb->add_option("--isa", o->plan.isa, "Force an ISA level: scalar, avx2, avx512, neon");
   verb->add_flag("--batch-invariant", o->plan.batch_invariant, "Plan so that a request's bits depend on that request alone");
   verb->add_option("--svg", o->svg, "Write the time line of the workers as an SVG file");
-  verb->add_option("--json", o->json, "Write the explanation as JSON to this file (- : standard output, and no text)");
+  verb->add_option("--json", o->json, "Write the explanation as JSON to this file (- : standard output, and no text)")
+      ->check(check_output_path);
   verb->callback([o, &action] { action = [o] { return explain_file(*o); }; });
 }
 

@@ -273,7 +273,7 @@ void register_run(CLI::App& app, Action& action) {
   auto o = std::make_shared<RunOptions>();
   CLI::App* verb = app.add_subcommand("run", "Compute attention over the tensors of a file, and say how it went");
   verb->add_option("FILE", o->file, "Problem file (safetensors; docs/problem_files.md)")->required();
-  verb->add_option("-o,--output", o->out, "Write out and lse to this safetensors file");
+  verb->add_option("-o,--output", o->out, "Write out and lse to this safetensors file")->check(check_output_path);
   verb->add_option("--backend", o->backend, "cpu or cuda")->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str();
   verb->add_option("--kv-format", o->kv_format, "Store K and V in this format first; scales are calibrated on this data");
   verb->add_flag("--check", o->check, "Compare with the float64 oracle; exit code 1 if the error is above its allowance");
@@ -282,7 +282,7 @@ void register_run(CLI::App& app, Action& action) {
   verb->add_option("--isa", o->plan.isa, "Force an instruction set: scalar, avx2, avx512, neon");
   verb->add_option("--kernel", o->plan.kernel, "Force a kernel by name (headwater info lists them)");
   verb->add_flag("--batch-invariant", o->plan.batch_invariant, "A request's bits do not depend on other requests or on the thread count");
-  verb->add_option("--json", o->json, "Write the report as JSON to this file (- : standard output, and no text)");
+  verb->add_option("--json", o->json, "Write the report as JSON to this file (- : standard output, and no text)")->check(check_output_path);
   verb->callback([o, &action] { action = [o] { return run(*o); }; });
 }
 

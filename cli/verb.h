@@ -39,4 +39,8 @@ using Action = std::function<int()>;
 int fail(const std::string& message);
 int fail(const Status& status);
 
+// For CLI11's check(): why a file cannot be written at `path` ("-" is standard output), before hours go into what it would hold.
+// Creates nothing.
+std::string check_output_path(const std::string& path);
+
 }  // namespace headwater::cli

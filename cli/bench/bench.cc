@@ -85,7 +85,7 @@ void register_bench(CLI::App& app, Action& action) {
   auto o = std::make_shared<Options>();
   CLI::App* verb = app.add_subcommand("bench", "Time shapes against this machine's measured ceilings");
   verb->add_option("SHAPES", o->shapes, "Shape file")->capture_default_str();
-  verb->add_option("--json", o->json, "Write the results as JSON (- = standard output)");
+  verb->add_option("--json", o->json, "Write the results as JSON (- = standard output)")->check(check_output_path);
   verb->add_option("--baseline", o->baseline, "Compare with an earlier --json file; exit code 1 if a shape is slower past the noise");
   verb->add_flag("--ceilings", o->ceilings, "Measure multiply-add peak and memory bandwidth by thread count, and stop");
   verb->add_option("--threads", o->threads, "Threads (default: all that this process may use); 1,2 also times with 1, for the scaling")

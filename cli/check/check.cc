@@ -136,7 +136,7 @@ void register_check(CLI::App& app, Action& action) {
   verb->add_option("--kernel", o->check.kernel, "One kernel by name");
   verb->add_option("--threads", o->check.threads, "Cases at a time (default: one per CPU)")->check(CLI::PositiveNumber);
   verb->add_flag("--fail-fast", o->check.fail_fast, "Stop at the first failure");
-  verb->add_option("--json", o->json, "Write the report as JSON to this file");
+  verb->add_option("--json", o->json, "Write the report as JSON to this file")->check(check_output_path);
   verb->callback([o, &action] { action = [o] { return conformance::run_check(o->check, o->json); }; });
 }
 

@@ -46,8 +46,9 @@ void register_formats(CLI::App& app, Action& action) {
   verb->add_option("--recent", o->recent, "Newest tokens kept in bf16 in the rows that do so; 0 leaves them out")
       ->check(CLI::Range(0, 1 << 20));
   verb->add_option("--context", o->decode_context, "Entries of the timed decode step; 0 times nothing")->check(CLI::Range(0, 1 << 20));
-  verb->add_option("--json", o->json, "Write everything measured as JSON to this file (- : standard output, and no text)");
-  verb->add_option("--plot", o->plot, "Draw the table as an SVG file");
+  verb->add_option("--json", o->json, "Write everything measured as JSON to this file (- : standard output, and no text)")
+      ->check(check_output_path);
+  verb->add_option("--plot", o->plot, "Draw the table as an SVG file")->check(check_output_path);
   verb->callback([o, &action] { action = [o] { return judge(*o); }; });
 }
 

@@ -87,7 +87,7 @@ struct RequestLengths {
   int64_t kv_len[kMaxSources];
   int64_t first_position[kMaxSources];
   int64_t position_stride[kMaxSources];
-  const int32_t* topk_lens[kMaxSources];  // gathered sources: [total_q] or null
+  const int32_t* topk_lens[kMaxSources];  // gathered sources: [total_q], each in [0, topk]; or null
 };
 
 // Tiles of one source for a row block: tile k covers entries [ (tile_first + k) * tile_entries, + tile_entries ) cut to [begin, end).
@@ -105,12 +105,7 @@ HEADWATER_HD TileSpan source_tiles(const PlanShape& shape, const RequestLengths&
   TileSpan span;
   if (rules.rule == RuleKind::kGathered) {
     // token_count is 1
-    int64_t n = rules.topk;
-    if (lengths.topk_lens[source]) {
-      n = lengths.topk_lens[source][lengths.q_begin + token_begin];
-      n = n < 0 ? 0 : n > rules.topk ? int64_t{rules.topk} : n;
-    }
-    span.end = n;
+    span.end = lengths.topk_lens[source] ? lengths.topk_lens[source][lengths.q_begin + token_begin] : rules.topk;
   } else {
     const int64_t t_first = lengths.context_len - lengths.q_len + token_begin;
     const EntryRange first = visible_range(rules.rule, rules.window_left, rules.ratio, lengths.first_position[source],

@@ -99,6 +99,8 @@ TEST(Command, BadUsage) {
       {"append " + example("gpt_oss_gqa") + " " + file + " " + x, "--layer"},
       {"append " + file + " " + file + " " + x + " --source 5", "--source = 5"},
       {"append " + file + " " + file + " " + x, "unknown name"},
+      {"check --cases 1 --json " + dir.file("no/such/json"), "No such file"},
+      {"formats " + example("smollm2_measure") + " --plot " + dir.file("."), "Is a directory"},
       {"info --matrix --json", "--json"},
   };
   for (const auto& c : cases) expect_refused(headwater(dir, c.arguments), c.piece, c.arguments);
