@@ -31,6 +31,7 @@ struct TileScratch {
   const float* v = nullptr;
   int k_row_floats = 0;
   int v_row_floats = 0;
+  bool keys_pending = false;             // k is still to be converted, by the first panel
   int nonfinite = -1;                    // not looked yet
   TilePrefetcher* prefetcher = nullptr;  // of the tile after this one
 };

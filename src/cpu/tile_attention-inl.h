@@ -99,7 +99,9 @@ void panels_tile(const PassContext& context, const Tile& tile, const Tile* next,
   TileScratch scratch;
   scratch.prefetcher = &prefetcher;
   scratch.tile = &tile;
-  convert_keys(context, &scratch);
+  scratch.k = context.workspace->k;
+  scratch.k_row_floats = scratch_row_floats(problem.d_qk);
+  scratch.keys_pending = true;
   if (tile.shared) {
     scratch.v = scratch.k;
     scratch.v_row_floats = scratch.k_row_floats;
