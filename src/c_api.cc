@@ -2,13 +2,12 @@
 #include "headwater/c_api.h"
 
 #include <cstring>
-#include <exception>
-#include <new>
 #include <string>
 #include <type_traits>
 #include <vector>
 
 #include "headwater/headwater.h"
+#include "src/core/c_boundary.h"
 
 struct headwater_plan {
   headwater::Plan plan;
@@ -36,17 +35,7 @@ std::string& last_error() {
 // Runs `body`, a callable that returns a Status, and keeps its message.
 template <class Body>
 headwater_status guarded(const Body& body) {
-  try {
-    const Status status = body();
-    last_error() = status.message();
-    return static_cast<headwater_status>(status.code());
-  } catch (const std::bad_alloc&) {
-    last_error().assign("out of memory");
-    return HEADWATER_BUFFER;
-  } catch (const std::exception& error) {
-    last_error() = std::string("internal error: ") + error.what();
-    return HEADWATER_INVALID;
-  }
+  return static_cast<headwater_status>(headwater::run_without_throwing(body, &last_error()));
 }
 
 Status null_argument(const char* name) { return headwater::invalid(std::string(name) + " = null: must be given"); }

@@ -2,16 +2,15 @@
 
 #include <cstdio>
 #include <cstring>
-#include <exception>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "headwater/c_api.h"
 #include "python/native/unpack.h"
+#include "src/core/c_boundary.h"
 #include "src/formats/record.h"
 
 namespace {
@@ -34,17 +33,7 @@ std::string& last_error() {
 
 template <class Body>
 int32_t guarded(const Body& body) {
-  try {
-    const Status status = body();
-    last_error() = status.message();
-    return static_cast<int32_t>(status.code());
-  } catch (const std::bad_alloc&) {
-    last_error().assign("out of memory");
-    return HEADWATER_BUFFER;
-  } catch (const std::exception& error) {
-    last_error() = std::string("internal error: ") + error.what();
-    return HEADWATER_INVALID;
-  }
+  return headwater::run_without_throwing(body, &last_error());
 }
 
 // Bounds as integers. A plan is found again by them, so nothing but integers crosses a dispatcher, a compiled graph or a process.
