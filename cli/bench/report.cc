@@ -111,6 +111,7 @@ std::string table_text(const std::vector<Row>& rows) {
   for (const Row& row : rows) {
     if (!row.fault.empty()) continue;
     std::vector<std::string> cells;
+    cells.reserve(columns.size());
     for (const Column* column : columns) cells.push_back(column->cell(row));
     table.add(std::move(cells));
   }

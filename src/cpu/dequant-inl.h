@@ -148,7 +148,7 @@ constexpr int element_bytes(int columns) {
 }
 
 // What load_step's values are to be multiplied by: e4m3 stands 2^8 too small.
-template <Type kType>
+template <Type kType>  // NOLINTNEXTLINE(misc-redundant-expression): two macros, equal in one build of several
 constexpr float kElementUnit = kType == Type::kE4m3&& HWY_TARGET != HWY_SCALAR ? 256.0F : 1.0F;
 
 // 16 columns of an unscaled element array, the first at `data`, over kElementUnit.

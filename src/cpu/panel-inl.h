@@ -24,7 +24,7 @@ constexpr int kBlockRows = kAccumulators / LaneGroup<kWidth>::kVectors;
 
 template <int kValue>
 struct Index {
-  constexpr operator int() const { return kValue; }
+  constexpr operator int() const { return kValue; }  // NOLINT(google-explicit-constructor): as std::integral_constant, which is weak
 };
 
 template <int kCount, int kBegin = 0, class Func>

@@ -204,9 +204,10 @@ std::string check_layout(const std::vector<TensorInfo>& tensors, uint64_t data_b
     if (t.end < t.begin) return where + offsets + "end before begin";
     if (t.end > data_bytes) return where + offsets + "past the end of the file, which has " + std::to_string(data_bytes) + " bytes of data";
     const auto bytes = tensor_bytes(t.type, t.shape);
-    const std::string size = std::string(dtype_name(t.type)) + " of shape " + shape_text(t.shape);
+    std::string size(dtype_name(t.type));
+    size.append(" of shape ").append(shape_text(t.shape));
     if (!bytes) return where + size + " has no valid size in bytes";
-    if (*bytes != t.bytes()) return where + offsets + size + " takes " + std::to_string(*bytes) + " bytes";
+    if (*bytes != t.bytes()) return where + offsets + size.append(" takes ").append(std::to_string(*bytes)).append(" bytes");
   }
   std::vector<const TensorInfo*> order;
   order.reserve(tensors.size());
