@@ -98,6 +98,7 @@ void register_bench(CLI::App& app, Action& action) {
   verb->add_option("--plain-rounds", o->measure.plain_rounds, "Rounds of them that time OpenBLAS GEMMs and a softmax too (0: none)")
       ->check(CLI::Range(0, 1000000))
       ->capture_default_str();
+  verb->add_flag("!--small-pages", o->measure.huge_pages, "Do not ask for huge pages for the KV");
   verb->add_option("--results", o->results, "Directory of earlier results, searched for the best ceilings known of this machine")
       ->capture_default_str();
   verb->add_option("--kernel", o->measure.plan.kernel, "Force a kernel by name");

@@ -199,7 +199,7 @@ void compare_twins(std::vector<Row>* rows) {
 
 std::vector<Row> measure(const std::vector<Shape>& shapes, const MeasureOptions& options, CeilingMeter* meter) {
   const int64_t cold_bytes = options.cold_bytes > 0 ? options.cold_bytes : std::max(int64_t{160} << 20, 4 * last_cache_bytes());
-  Arenas arenas;
+  Arenas arenas(options.huge_pages);
   std::vector<Subject> subjects(shapes.size());
   std::vector<Row> rows(shapes.size());
   for (size_t i = 0; i < shapes.size(); ++i) {

@@ -54,6 +54,7 @@ struct MeasureOptions {
   int32_t plain_rounds = 5;   // of them, spread evenly, that time the plain baseline too
   // The KV of a shape's copies together, so that a run finds none of it in a cache. 0: 160 MiB, at least four times the last level.
   int64_t cold_bytes = 0;
+  bool huge_pages = true;  // for KV, where the system gives them
   PlanOptions plan;
 };
 

@@ -44,16 +44,17 @@ constexpr float kLog2e = 1.44269504088896341F;
 
 }  // namespace
 
-PlainMemory::PlainMemory(int64_t floats) : values_(static_cast<size_t>(floats)) {
+PlainMemory::PlainMemory(int64_t floats) : bytes_(static_cast<size_t>(floats) * sizeof(float), true), floats_(floats) {
   std::mt19937 engine(5);
-  const size_t blob = std::min<size_t>(values_.size(), 1 << 18);
-  for (size_t i = 0; i < blob; ++i) values_[i] = static_cast<float>(engine() / 2147483648.0 - 1.0);
-  for (size_t i = blob; i < values_.size(); ++i) values_[i] = values_[i - blob];
+  auto* const values = reinterpret_cast<float*>(bytes_.data());
+  const int64_t blob = std::min<int64_t>(floats, 1 << 18);
+  for (int64_t i = 0; i < blob; ++i) values[i] = static_cast<float>(engine() / 2147483648.0 - 1.0);
+  for (int64_t i = blob; i < floats; ++i) values[i] = values[i - blob];
 }
 
 const float* PlainMemory::take(int64_t floats) {
   if (next_ + floats > size()) next_ = 0;
-  const float* const p = values_.data() + next_;
+  const float* const p = reinterpret_cast<const float*>(bytes_.data()) + next_;
   next_ += floats;
   return p;
 }

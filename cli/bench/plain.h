@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "cli/bench/shapes.h"
+#include "cli/bench/workload.h"
 
 namespace headwater::cli {
 
@@ -16,10 +16,11 @@ class PlainMemory {
  public:
   explicit PlainMemory(int64_t floats);
   [[nodiscard]] const float* take(int64_t floats);  // at most as many as it holds
-  [[nodiscard]] int64_t size() const { return static_cast<int64_t>(values_.size()); }
+  [[nodiscard]] int64_t size() const { return floats_; }
 
  private:
-  std::vector<float> values_;
+  Bytes bytes_;  // huge pages, as the KV it is compared with
+  int64_t floats_;
   int64_t next_ = 0;
 };
 

@@ -8,6 +8,10 @@
 #include <numeric>
 #include <random>
 
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
 #include "src/core/visibility.h"
 #include "src/formats/record.h"
 
@@ -53,11 +57,15 @@ int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to;
 
 }  // namespace
 
-Bytes::Bytes(size_t n)
-    : data_(static_cast<std::byte*>(
-          std::aligned_alloc(4096, static_cast<size_t>(round_up(static_cast<int64_t>(std::max<size_t>(n, 1)), 4096))))),
-      size_(n) {
+Bytes::Bytes(size_t n, bool huge_pages) : size_(n) {
+  constexpr int64_t kHugePage = int64_t{2} << 20;
+  const int64_t alignment = huge_pages && static_cast<int64_t>(n) >= kHugePage ? kHugePage : 4096;
+  const auto bytes = static_cast<size_t>(round_up(static_cast<int64_t>(std::max<size_t>(n, 1)), alignment));
+  data_.reset(static_cast<std::byte*>(std::aligned_alloc(static_cast<size_t>(alignment), bytes)));
   if (data_ == nullptr) throw std::bad_alloc();
+#ifdef __linux__
+  if (alignment == kHugePage) madvise(data_.get(), bytes, MADV_HUGEPAGE);  // before the first touch; refused: pages stay small
+#endif
 }
 
 void Bytes::Free::operator()(std::byte* p) const { std::free(p); }
@@ -102,9 +110,9 @@ Status Arenas::fill() {
       const float scale = format_info(key.format).takes_scale ? kDataScale : 1.0F;
       if (Status status = encode_record(key.format, width, values.data(), to, to_scales, scale); !status.ok()) return status;
     }
-    arena.data = std::make_unique<Bytes>(static_cast<size_t>(arena.bytes));
+    arena.data = std::make_unique<Bytes>(static_cast<size_t>(arena.bytes), huge_pages_);
     repeat(blob, arena.data.get());
-    arena.scales = std::make_unique<Bytes>(static_cast<size_t>(arena.scale_bytes));
+    arena.scales = std::make_unique<Bytes>(static_cast<size_t>(arena.scale_bytes), huge_pages_);
     if (arena.scale_bytes > 0) repeat(scales, arena.scales.get());
   }
   return {};

@@ -14,10 +14,10 @@
 
 namespace headwater::cli {
 
-// 64-byte aligned bytes, uninitialised.
+// Aligned bytes, uninitialised. `huge_pages`: asks the system for them, as the memory behind the bandwidth ceiling does.
 class Bytes {
  public:
-  explicit Bytes(size_t n);
+  explicit Bytes(size_t n, bool huge_pages = false);
   [[nodiscard]] std::byte* data() const { return data_.get(); }
   [[nodiscard]] size_t size() const { return size_; }
 
@@ -33,6 +33,8 @@ class Bytes {
 // normal values, 61 of them over and over.
 class Arenas {
  public:
+  explicit Arenas(bool huge_pages = true) : huge_pages_(huge_pages) {}
+
   struct Key {
     Format format = Format::kBf16;
     int32_t width = 0;      // 0 where any width reads the same bytes
@@ -56,6 +58,7 @@ class Arenas {
     std::unique_ptr<Bytes> data;
     std::unique_ptr<Bytes> scales;
   };
+  bool huge_pages_;
   std::map<Key, Arena> arenas_;
 };
 
