@@ -9,6 +9,6 @@
 namespace headwater::cpu::neon {
 
 extern const Kernel kernel;
-const Kernel kernel = {"panel_cpu_neon", "neon", "src/cpu/arm_neon.cc", &machine_has_neon, &run_item};
+const Kernel kernel = {"panel_cpu_neon", "neon", "src/cpu/arm_neon.cc", &machine_has_neon, &run_items};
 
 }  // namespace headwater::cpu::neon

@@ -66,22 +66,37 @@ struct Run {
   int32_t merge_tasks = 1;
 };
 
+// Items from `i` on that differ in their head block only, by 1 from each to the next: they read neighbouring records.
+int32_t gang_length(const Run& run, int32_t i, int32_t end) {
+  if (run.shape->tokens_per_block * run.shape->head_block > kFewRows) return 1;
+  const plan::WorkItem& first = run.view->items[i];
+  int32_t n = 1;
+  for (; n < kMaxGang && i + n < end; ++n) {
+    const plan::WorkItem& item = run.view->items[i + n];
+    if (item.request != first.request || item.token_begin != first.token_begin || item.head_block != first.head_block + n ||
+        item.tile_begin != first.tile_begin || item.tile_end != first.tile_end) {
+      break;
+    }
+  }
+  return n;
+}
+
 void run_worker(void* arg, int32_t task) {
   const Run& run = *static_cast<const Run*>(arg);
   const int32_t worker = run.first_worker + task;
-  ItemArgs args;
+  const int32_t end = run.view->worker_begin[worker + 1];
+  ItemArgs args[kMaxGang];
   plan::RequestLengths lengths;
-  args.problem = run.problem;
-  args.shape = run.shape;
-  args.lengths = &lengths;
-  args.workspace = run.workspaces + worker * run.workspace_bytes;
-  for (int32_t i = run.view->worker_begin[worker]; i < run.view->worker_begin[worker + 1]; ++i) {
-    args.item = run.view->items[i];
-    plan::load_lengths(*run.shape, *run.view, args.item.request, &lengths);
-    if (args.item.partial >= 0) {
-      args.partial = view_partial(run.partials + args.item.partial * run.partial_bytes, item_rows(args), run.problem->d_v);
+  for (int32_t i = run.view->worker_begin[worker]; i < end;) {
+    const int32_t n = gang_length(run, i, end);
+    plan::load_lengths(*run.shape, *run.view, run.view->items[i].request, &lengths);
+    for (int32_t k = 0; k < n; ++k, ++i) {
+      args[k] = {run.problem, run.shape, &lengths, run.view->items[i], {}, run.workspaces + worker * run.workspace_bytes};
+      if (args[k].item.partial >= 0) {
+        args[k].partial = view_partial(run.partials + args[k].item.partial * run.partial_bytes, item_rows(args[k]), run.problem->d_v);
+      }
     }
-    run.kernel->run_item(args);
+    run.kernel->run_items(args, n);
   }
 }
 

@@ -64,6 +64,12 @@ struct Element<Type::kF32> {
   }
 };
 
+// Float32 that convert_records left in scratch.
+template <>
+struct Element<Type::kNone> {
+  static HWY_INLINE VF load(const std::byte* p) { return load_bytes(DF(), p); }
+};
+
 template <>
 struct Element<Type::kBf16> {
   static HWY_INLINE VF load(const std::byte* p) {
@@ -143,7 +149,7 @@ HWY_INLINE V16 e4m3_to_f16(V16 u) {
 template <Type kType>
 constexpr int element_bytes(int columns) {
   if (kType == Type::kE2m1) return columns / 2;
-  if (kType == Type::kF32) return 4 * columns;
+  if (kType == Type::kF32 || kType == Type::kNone) return 4 * columns;
   return kType == Type::kF16 || kType == Type::kBf16 ? 2 * columns : columns;
 }
 

@@ -113,7 +113,8 @@ size_t carve_workspace(const plan::PlanShape& shape, int32_t d_qk, int32_t d_v, 
   };
   auto floats = [&](size_t count) { return reinterpret_cast<float*>(take(count * sizeof(float))); };
   const auto tile = static_cast<size_t>(shape.tile_entries);
-  const auto rows = static_cast<size_t>(std::min(shape.tokens_per_block * shape.head_block, kMaxPassRows) + 15) / 16 * 16;
+  const int32_t block_rows = shape.tokens_per_block * shape.head_block;
+  const auto rows = static_cast<size_t>(std::max(std::min(block_rows, kMaxPassRows), kMaxGang * kFewRows) + 15) / 16 * 16;
   const auto tokens = static_cast<size_t>(shape.tokens_per_block);
   const auto q_floats = static_cast<size_t>(scratch_row_floats(d_qk));
   const auto v_floats = static_cast<size_t>(scratch_row_floats(d_v));
@@ -127,6 +128,8 @@ size_t carve_workspace(const plan::PlanShape& shape, int32_t d_qk, int32_t d_v, 
   workspace->row = floats(static_cast<size_t>(scratch_row_floats(kMaxWidth)));
   workspace->k_rows = reinterpret_cast<const std::byte**>(take(tile * sizeof(std::byte*)));
   workspace->v_rows = reinterpret_cast<const std::byte**>(take(tile * sizeof(std::byte*)));
+  workspace->k_scales = reinterpret_cast<const std::byte**>(take(tile * sizeof(std::byte*)));
+  workspace->v_scales = reinterpret_cast<const std::byte**>(take(tile * sizeof(std::byte*)));
   workspace->walk.token_begin = reinterpret_cast<int64_t*>(take(tokens * sizeof(int64_t)));
   workspace->walk.token_end = reinterpret_cast<int64_t*>(take(tokens * sizeof(int64_t)));
   for (Tile& t : workspace->tiles) {
@@ -178,6 +181,7 @@ bool walk_next(TileWalk* walk, Tile* tile) {
     const ResolvedSource& source = args.problem->sources[walk->source];
     const int32_t head = first_head(args) / source.group;
     tile->count = 0;
+    tile->source = walk->source;
     tile->shared = source.shared;
     describe_records(source.k, head, &tile->k);
     if (!source.shared) describe_records(source.v, head, &tile->v);
@@ -195,6 +199,15 @@ bool walk_next(TileWalk* walk, Tile* tile) {
     return true;
   }
   return false;
+}
+
+HeadOffset head_offset(const ItemArgs& args, int32_t source, bool value, int32_t from) {
+  const ResolvedSource& s = args.problem->sources[source];
+  const ResolvedTensor& tensor = value && !s.shared ? s.v : s.k;
+  const int32_t head = first_head(args) / s.group;
+  const int64_t distance = head - from * args.shape->head_block / s.group;
+  return {distance * tensor.head_stride, tensor.scales == nullptr ? 0 : distance * tensor.scale_head_stride,
+          canonical(tensor_scale(tensor, head))};
 }
 
 QueryRow query_row(const ItemArgs& args, int32_t row) {

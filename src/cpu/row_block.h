@@ -16,6 +16,9 @@ inline constexpr int32_t kMaxPassRows = 128;
 // Row blocks of at most this many rows take the few-row form. At 8 rows it beats a panel of 8 lanes, which is bound by loads and pays for a
 // scratch copy: docs/deep-dives/cpu.md.
 inline constexpr int32_t kFewRows = 8;
+// Row blocks of neighbouring heads that go through their tiles together in the few-row form: their records stand side by side in a
+// [token][head][d] cache, so that the memory is read in longer runs and each of its pages is translated once.
+inline constexpr int32_t kMaxGang = 4;
 // Floats of a scratch row of `width` columns: whole vectors of 16, and an odd number of 64-byte lines, since walking down a column at an
 // even number of lines would use half of the L1 sets, or fewer.
 [[gnu::always_inline]] constexpr int32_t scratch_row_floats(int32_t width) { return ((width + 15) / 16 | 1) * 16; }
@@ -41,6 +44,7 @@ struct TileRecords {
 // Entries of one tile. Entries that no row of the pass sees, and skipped indices of a gathered list, are not in it.
 struct Tile {
   int32_t count = 0;
+  int32_t source = 0;
   bool shared = false;
   TileRecords k;
   TileRecords v;             // shared: the same rows as k
@@ -62,7 +66,7 @@ struct TileWalk {
 
 // Everything an item needs beside the partial, carved from one worker's workspace.
 struct Workspace {
-  float* q = nullptr;  // panel form: panels [d_qk][lanes], one after another; few-row form: [rows up to 4s][scratch_row_floats(d_qk)]
+  float* q = nullptr;  // panel form: panels [d_qk][lanes], one after another; few-row form: [kMaxGang][kFewRows][scratch_row_floats(d_qk)]
   float* o = nullptr;  // the same with d_v
   float* k = nullptr;  // [tile_entries][scratch_row_floats(d_qk)]
   float* v = nullptr;  // [tile_entries][scratch_row_floats(d_v)]
@@ -70,8 +74,10 @@ struct Workspace {
   float* m = nullptr;  // [kMaxPassRows + 16]
   float* l = nullptr;
   float* row = nullptr;                // [scratch_row_floats(kMaxWidth)] one row on its way in or out
-  const std::byte** k_rows = nullptr;  // [tile_entries] few-row form: rows of the converted tile
+  const std::byte** k_rows = nullptr;  // [tile_entries] few-row form: records of one head of a gang, or rows of the converted tile
   const std::byte** v_rows = nullptr;
+  const std::byte** k_scales = nullptr;
+  const std::byte** v_scales = nullptr;
   TileWalk walk;
   Tile tiles[2];
 };
@@ -85,6 +91,14 @@ RowPass make_pass(const ItemArgs& args, int32_t row_begin);
 void walk_begin(const RowPass& pass, TileWalk* walk);
 // The next tile that holds a visible entry; false at the end of the item.
 bool walk_next(TileWalk* walk, Tile* tile);
+
+// Where the records of an item's head stand, in bytes from those of head block `from`, in one tensor of a source; and its global scale.
+struct HeadOffset {
+  int64_t row = 0;
+  int64_t scales = 0;
+  float global = 1.0F;
+};
+HeadOffset head_offset(const ItemArgs& args, int32_t source, bool value, int32_t from);
 
 // Query row `row` of an item and its tail, in memory of type problem.q_type, and the factor that decodes it.
 struct QueryRow {

@@ -9,6 +9,6 @@
 namespace headwater::cpu::scalar {
 
 extern const Kernel kernel;
-const Kernel kernel = {"panel_cpu_scalar", "scalar", "src/cpu/scalar.cc", &machine_has_scalar, &run_item};
+const Kernel kernel = {"panel_cpu_scalar", "scalar", "src/cpu/scalar.cc", &machine_has_scalar, &run_items};
 
 }  // namespace headwater::cpu::scalar

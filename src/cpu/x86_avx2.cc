@@ -9,6 +9,6 @@
 namespace headwater::cpu::avx2 {
 
 extern const Kernel kernel;
-const Kernel kernel = {"panel_cpu_avx2", "avx2", "src/cpu/x86_avx2.cc", &machine_has_avx2, &run_item};
+const Kernel kernel = {"panel_cpu_avx2", "avx2", "src/cpu/x86_avx2.cc", &machine_has_avx2, &run_items};
 
 }  // namespace headwater::cpu::avx2

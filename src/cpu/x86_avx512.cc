@@ -9,6 +9,6 @@
 namespace headwater::cpu::avx512 {
 
 extern const Kernel kernel;
-const Kernel kernel = {"panel_cpu_avx512", "avx512", "src/cpu/x86_avx512.cc", &machine_has_avx512, &run_item};
+const Kernel kernel = {"panel_cpu_avx512", "avx512", "src/cpu/x86_avx512.cc", &machine_has_avx512, &run_items};
 
 }  // namespace headwater::cpu::avx512
