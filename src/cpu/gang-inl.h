@@ -11,7 +11,7 @@ namespace {
 
 // Bytes of a piece over the heads of a gang: with the next one on its way it stays in L2, of which a strided cache reaches a part.
 constexpr int64_t kPieceBytes = int64_t{96} << 10;
-constexpr int kPieceStep = 24;  // entries: whole blocks of 1, 2, 3, 4, 8
+constexpr int kPieceStep = 2 * kScoreBlock;
 constexpr int kMaxPiece = 96;
 
 // Where the records of each head of a gang stand in a tile.
@@ -30,7 +30,6 @@ struct Gang {
   PassContext context;
   int q_floats = 0;
   int o_floats = 0;
-  ColumnOrder q_order = ColumnOrder::kNatural;
   ColumnOrder o_order = ColumnOrder::kNatural;
 
   [[nodiscard]] float* q(int member) const { return context.workspace->q + int64_t{member} * kFewRows * q_floats; }
@@ -39,76 +38,47 @@ struct Gang {
   [[nodiscard]] float* l(int member) const { return context.workspace->l + member * kFewRows; }
 };
 
-// Fetches the records of all heads of a gang in entries [begin, begin + count) of a tile, spread over calls of step.
-class PiecePrefetcher {
- public:
-  PiecePrefetcher(const Gang& gang, const GangTile* next, int begin, int count, int steps) {
-    if (next == nullptr) return;
-    begin_ = begin;
-    end_ = begin + count;
-    add_part(next->tile->k, next->k, gang.count);
-    if (!next->tile->shared) add_part(next->tile->v, next->v, gang.count);
-    int lines = 0;
-    for (int i = 0; i < num_parts_; ++i) lines += count * parts_[i].runs * parts_[i].lines;
-    per_step_ = lines / (steps > 0 ? steps : 1) + 1;
-    row_ = begin;
-    enter_run();
-  }
-
-  void step() {
-    for (int i = 0; i < per_step_ && part_ < num_parts_; ++i) {
-      __builtin_prefetch(at_, 0, 2);  // to L2: a piece is larger than L1
-      at_ += 64;
-      if (++line_ < parts_[part_].lines) continue;
-      leave_run();
+// The lines of a tensor's records, entry after entry, all heads of the gang; returns their number with those already there.
+int collect_lines(const TileRecords& records, const HeadOffset* heads, int gang, int begin, int end, const std::byte** lines, int n) {
+  const int bytes = records.layout->row_bytes;
+  const bool adjacent = gang == 1 || heads[1].row == bytes;
+  const int runs = adjacent ? 1 : gang;
+  const int64_t run_bytes = int64_t{adjacent ? gang : 1} * bytes;
+  const bool scales = records.scales[begin] != nullptr;
+  const int most = static_cast<int>(run_bytes / 64) + 3;  // of a run, with its scales
+  for (int t = begin; t < end; ++t) {
+    for (int i = 0; i < runs; ++i) {
+      if (n + most > kMaxLines) return n;
+      const std::byte* const first = records.row[t] + heads[i].row;
+      const std::byte* const last = first + run_bytes;
+      for (const std::byte* at = first - reinterpret_cast<uintptr_t>(first) % 64; at < last; at += 64) lines[n++] = at;
+      if (scales) lines[n++] = records.scales[t] + heads[i].scales;
     }
+  }
+  return n;
+}
+
+// Deals the lines of the next piece to the steps of this one's products.
+class PieceFetcher {
+ public:
+  // `steps` in all: calls of take add up to them.
+  PieceFetcher(Lines lines, int steps) : lines_(lines), steps_(steps > 0 ? steps : 1), total_(lines.count) {}
+
+  Lines take(int steps) {
+    taken_ += steps;
+    const int64_t upto = (int64_t{total_} * taken_ + steps_ - 1) / steps_;
+    const int n = static_cast<int>(upto < total_ ? upto : total_) - given_;
+    const Lines part{lines_.at + given_, n};
+    given_ += n;
+    return part;
   }
 
  private:
-  struct Part {
-    const TileRecords* records = nullptr;
-    const HeadOffset* heads = nullptr;
-    int runs = 0;   // of memory in an entry
-    int lines = 0;  // of a run, one more than it fills if it may begin inside a line
-    bool scales = false;
-  };
-
-  void add_part(const TileRecords& records, const HeadOffset* heads, int gang) {
-    const int bytes = records.layout->row_bytes;
-    const bool adjacent = gang == 1 || heads[1].row == bytes;
-    Part& part = parts_[num_parts_++];
-    part = {&records, heads, adjacent ? 1 : gang, (adjacent ? gang : 1) * bytes, records.scales[begin_] != nullptr};
-    part.lines = (part.lines + 63) / 64 + (part.lines % 64 != 0 ? 1 : 0);
-  }
-
-  void enter_run() {
-    const Part& part = parts_[part_];
-    at_ = part.records->row[row_] + part.heads[run_].row;
-    line_ = 0;
-    if (part.scales) __builtin_prefetch(part.records->scales[row_] + part.heads[run_].scales, 0, 2);
-  }
-
-  void leave_run() {
-    if (++run_ == parts_[part_].runs) {
-      run_ = 0;
-      if (++row_ == end_) {
-        row_ = begin_;
-        if (++part_ == num_parts_) return;
-      }
-    }
-    enter_run();
-  }
-
-  Part parts_[2];
-  int num_parts_ = 0;
-  int part_ = 0;
-  int begin_ = 0;
-  int end_ = 0;
-  int row_ = 0;
-  int run_ = 0;
-  int line_ = 0;
-  int per_step_ = 0;
-  const std::byte* at_ = nullptr;
+  Lines lines_;
+  int steps_;
+  int total_;
+  int taken_ = 0;
+  int given_ = 0;
 };
 
 // Entries of a piece: a function of the plan's shape and the formats, so that bits do not depend on who is in the gang.
@@ -124,21 +94,24 @@ int piece_entries(const ItemArgs& args) {
   return static_cast<int>(entries < kPieceStep ? kPieceStep : entries > kMaxPiece ? kMaxPiece : entries);
 }
 
-bool readable_as_stored(const formats::RecordLayout& layout) {
+// Values whose first `columns` columns are multiplied as they are stored.
+bool readable_as_stored(const formats::RecordLayout& layout, int columns) {
   if (layout.num_segments != 1) return false;
   switch (layout.segments[0].element) {
     case Type::kBf16:
-      return layout.width % (kOrderOf<Type::kBf16> == ColumnOrder::kNatural ? kLanes : kPair) == 0;
+      return columns % (kOrderOf<Type::kBf16> == ColumnOrder::kNatural ? kLanes : kPair) == 0;
     case Type::kF16:
     case Type::kF32:
-      return layout.width % kLanes == 0;
+      return columns % kLanes == 0;
     default:
       return false;
   }
 }
 
-ColumnOrder order_of(const TileRecords& records) {
-  const bool bf16 = readable_as_stored(*records.layout) && records.layout->segments[0].element == Type::kBf16;
+const TileRecords& value_records(const Tile& tile) { return tile.shared ? tile.k : tile.v; }
+
+ColumnOrder order_of(const TileRecords& values, int columns) {
+  const bool bf16 = readable_as_stored(*values.layout, columns) && values.layout->segments[0].element == Type::kBf16;
   return bf16 ? kOrderOf<Type::kBf16> : ColumnOrder::kNatural;
 }
 
@@ -157,14 +130,12 @@ void reorder_rows(float* rows, int count, int row_floats, int width, bool back) 
   }
 }
 
-void order_rows(const Gang& gang, bool values, ColumnOrder to, ColumnOrder* now) {
-  if (to == *now) return;
-  const ResolvedProblem& problem = *gang.args->problem;
-  for (int i = 0; i < gang.count; ++i) {
-    reorder_rows(values ? gang.o(i) : gang.q(i), gang.rows, values ? gang.o_floats : gang.q_floats, values ? problem.d_v : problem.d_qk,
-                 to == ColumnOrder::kNatural);
+void order_values(Gang* gang, ColumnOrder to) {
+  if (to == gang->o_order) return;
+  for (int i = 0; i < gang->count; ++i) {
+    reorder_rows(gang->o(i), gang->rows, gang->o_floats, gang->args->problem->d_v, to == ColumnOrder::kNatural);
   }
-  *now = to;
+  gang->o_order = to;
 }
 
 void begin_gang(Gang* gang) {
@@ -180,14 +151,18 @@ void begin_gang(Gang* gang) {
     context.pass.args = gang->args + i;
     for (int row = 0; row < gang->rows; ++row) {
       load_query(context, row, factor);
-      float* const to = gang->q(i) + row * gang->q_floats;
-      for (int c = 0; c < problem.d_qk; ++c) to[c] = w.row[c];
+      float* const to = gang->q(i);
+      if (gang->stride == 8) {
+        for (int c = 0; c < problem.d_qk; ++c) to[c * 8 + row] = w.row[c];
+      } else {
+        for (int c = 0; c < problem.d_qk; ++c) to[c / 2 * 8 + row * 2 + c % 2] = w.row[c];
+      }
     }
   }
 }
 
 void end_gang(Gang* gang) {
-  order_rows(*gang, true, ColumnOrder::kNatural, &gang->o_order);
+  order_values(gang, ColumnOrder::kNatural);
   for (int i = 0; i < gang->count; ++i) {
     for (int row = 0; row < gang->rows; ++row) {
       store_row(gang->args[i], row, gang->o(i) + row * gang->o_floats, gang->m(i)[row], gang->l(i)[row]);
@@ -229,65 +204,58 @@ void point_at_scratch(const float* rows, int row_floats, int count, const std::b
   for (int t = 0; t < count; ++t) pointers[t] = reinterpret_cast<const std::byte*>(rows + int64_t{t} * row_floats);
 }
 
+// 16-bit records of one segment and no factor, whole vectors of them.
+template <Type kType>
+void widen_rows(const TileRecords& records, int count, float* HWY_RESTRICT to, int row_floats) {
+  const DF d;
+  const int width = records.layout->width;
+  for (int t = 0; t < count; ++t, to += row_floats) {
+    const std::byte* const from = records.row[t];
+    for (int c = 0; c < width; c += kLanes) hn::Store(Element<kType>::load(from + element_bytes<kType>(c)), d, to + c);
+  }
+}
+
+// As convert_keys.
+void convert_piece_keys(const PassContext& context, TileScratch* scratch) {
+  const TileRecords& k = scratch->tile->k;
+  const Type element = k.layout->segments[0].element;
+  const bool whole = k.layout->num_segments == 1 && k.layout->width % kStep == 0 && (!k.layout->segments[0].global || k.global == 1.0F);
+  if (!whole || (element != Type::kBf16 && element != Type::kF16)) return convert_keys(context, scratch);
+  scratch->k_row_floats = scratch_row_floats(k.layout->width);
+  scratch->k = context.workspace->k;
+  if (element == Type::kBf16) {
+    widen_rows<Type::kBf16>(k, scratch->tile->count, context.workspace->k, scratch->k_row_floats);
+  } else {
+    widen_rows<Type::kF16>(k, scratch->tile->count, context.workspace->k, scratch->k_row_floats);
+  }
+}
+
 // Records of one head in a piece, ready to be multiplied.
 struct HeadRecords {
   Type type = Type::kNone;  // kNone: float32 scratch
   Records records;
 };
 
-using DotTokens = void (*)(const ScoreArgs& args, int token, const float* q, float* s);
-struct ScoreKernels {
-  DotTokens block;  // kGroupTokens<4> records: both groups of a head block go through them while they are in L1
-  DotTokens one;
-};
-
-template <Type kType, int kTokens>
-DotTokens dot_of(int rows) {
-  if (rows >= 3) return &dot_tokens<kType, 4, kTokens>;
-  return rows == 2 ? &dot_tokens<kType, 2, kTokens> : &dot_tokens<kType, 1, kTokens>;
-}
-
-template <Type kType>
-ScoreKernels score_kernels(int rows, int tokens) {
-  if (tokens == kGroupTokens<4>) return {dot_of<kType, kGroupTokens<4>>(rows), dot_of<kType, 1>(rows)};
-  if (tokens == kGroupTokens<2>) return {&dot_tokens<kType, 2, kGroupTokens<2>>, &dot_tokens<kType, 2, 1>};
-  return {&dot_tokens<kType, 1, kGroupTokens<1>>, &dot_tokens<kType, 1, 1>};
-}
-
-ScoreKernels score_kernels_of(Type type, int rows, int tokens) {
-  if (type == Type::kBf16) return score_kernels<Type::kBf16>(rows, tokens);
-  if (type == Type::kF16) return score_kernels<Type::kF16>(rows, tokens);
-  if (type == Type::kF32) return score_kernels<Type::kF32>(rows, tokens);
-  return score_kernels<Type::kNone>(rows, tokens);
-}
-
 // s [count][stride] of a head's rows.
-void head_scores(const Gang& gang, const HeadRecords& k, int begin, int count, const float* q, PiecePrefetcher* prefetcher) {
+void head_scores(const Gang& gang, const TileScratch& k, int begin, int count, const float* q, PieceFetcher* fetcher) {
   ScoreArgs args;
-  args.k = {k.records.row + begin, k.records.offset};
+  args.k = k.k + int64_t{begin} * k.k_row_floats;
+  args.k_row_floats = k.k_row_floats;
   args.d_qk = gang.args->problem->d_qk;
-  args.row_floats = gang.q_floats;
-  args.stride = gang.stride;
+  args.q = q;
   float* const s = gang.context.workspace->s;
-  const int rows = gang.rows;
-  const int tokens = rows >= 3 ? kGroupTokens<4> : rows == 2 ? kGroupTokens<2> : kGroupTokens<1>;
-  const ScoreKernels low = score_kernels_of(k.type, rows, tokens);
-  const bool two = rows > kGroupRows;
-  const ScoreKernels high = two ? score_kernels_of(k.type, rows - kGroupRows, tokens) : low;
-  const float* const q_high = q + int64_t{kGroupRows} * gang.q_floats;
-  int t = 0;
-  for (; t + tokens <= count; t += tokens) {
-    prefetcher->step();
-    low.block(args, t, q, s + t * gang.stride);
-    if (two) high.block(args, t, q_high, s + t * gang.stride + kGroupRows);
-  }
-  for (; t < count; ++t) {
-    low.one(args, t, q, s + t * gang.stride);
-    if (two) high.one(args, t, q_high, s + t * gang.stride + kGroupRows);
+  alignas(64) float pairs[kScoreBlock * 8 + 16];
+  for (int t = 0; t < count; t += kScoreBlock) {
+    const int n = count - t < kScoreBlock ? count - t : kScoreBlock;
+    if (gang.stride == 8) {
+      block_scores<false>(args, t, n, nullptr, s + t * 8, fetcher->take(args.d_qk));
+    } else {
+      block_scores<true>(args, t, n, pairs, s + t * 4, fetcher->take(args.d_qk / 2));
+    }
   }
 }
 
-using GroupValues = void (*)(const ValueArgs& args, int begin, int end, const float* p, float* o);
+using GroupValues = void (*)(const ValueArgs& args, int end, const float* p, float* o);
 
 template <Type kType>
 GroupValues group_values_for(int rows) {
@@ -302,9 +270,10 @@ GroupValues group_values_of(Type type, int rows) {
   return group_values_for<Type::kNone>(rows);
 }
 
-constexpr int kValueColumns = 4 * kPair;  // between two steps of the prefetcher
+// Steps of a group of rows in head_values: each takes two entries.
+int value_steps(int rows, int count, int d_v) { return d_v / (8 / (rows >= 3 ? 4 : rows) * kLanes) * (count / 2); }
 
-void head_values(const Gang& gang, const HeadRecords& v, int begin, int count, float* o, PiecePrefetcher* prefetcher) {
+void head_values(const Gang& gang, const HeadRecords& v, int begin, int count, float* o, PieceFetcher* fetcher) {
   ValueArgs args;
   args.v = {v.records.row + begin, v.records.offset};
   args.count = count;
@@ -313,20 +282,20 @@ void head_values(const Gang& gang, const HeadRecords& v, int begin, int count, f
   const float* const p = gang.context.workspace->s;
   const int d_v = gang.args->problem->d_v;
   const int padded = (d_v + kLanes - 1) / kLanes * kLanes;
-  const GroupValues low = group_values_of(v.type, gang.rows);
-  for (int c = 0; c < padded; c += kValueColumns) {
-    const int end = padded - c < kValueColumns ? padded : c + kValueColumns;
-    prefetcher->step();
-    low(args, c, end, p, o);
-    if (gang.rows > kGroupRows) {
-      group_values_of(v.type, gang.rows - kGroupRows)(args, c, end, p + kGroupRows, o + int64_t{kGroupRows} * gang.o_floats);
-    }
-  }
+  args.lines = fetcher->take(value_steps(gang.rows, count, d_v));
+  group_values_of(v.type, gang.rows)(args, padded, p, o);
+  if (gang.rows <= kGroupRows) return;
+  const int rest = gang.rows - kGroupRows;
+  args.lines = fetcher->take(value_steps(rest, count, d_v));
+  group_values_of(v.type, rest)(args, padded, p + kGroupRows, o + int64_t{kGroupRows} * gang.o_floats);
 }
 
-int prefetch_steps(const Gang& gang, int count) {
-  const int tokens = gang.rows >= 3 ? kGroupTokens<4> : gang.rows == 2 ? kGroupTokens<2> : kGroupTokens<1>;
-  return gang.count * (count / tokens + (gang.args->problem->d_v + kValueColumns - 1) / kValueColumns);
+// Steps of a piece of `count` entries, all heads.
+int piece_steps(const Gang& gang, int count) {
+  const ResolvedProblem& problem = *gang.args->problem;
+  const int scores = (count + kScoreBlock - 1) / kScoreBlock * (gang.stride == 8 ? problem.d_qk : problem.d_qk / 2);
+  const int high = gang.rows > kGroupRows ? value_steps(gang.rows - kGroupRows, count, problem.d_v) : 0;
+  return gang.count * (scores + value_steps(gang.rows, count, problem.d_v) + high);
 }
 
 void scale_rows(const Gang& gang, float* o, const float* alpha) {
@@ -340,15 +309,14 @@ void scale_rows(const Gang& gang, float* o, const float* alpha) {
 
 // One head of the gang against a piece whose records are ready.
 template <int kWidth>
-void head_piece(const Gang& gang, int member, TileScratch* scratch, const HeadRecords& k, const HeadRecords& v,
-                PiecePrefetcher* prefetcher) {
+void head_piece(const Gang& gang, int member, TileScratch* scratch, const HeadRecords& v, PieceFetcher* fetcher) {
   const PassContext& context = gang.context;
   LaneRanges<kWidth> ranges;
   find_lane_ranges(context.pass, *scratch->tile, context.pass.row_begin, &ranges);
   if (ranges.begin >= ranges.end) return;
   const int count = ranges.end - ranges.begin;
   float* const o = gang.o(member);
-  head_scores(gang, k, ranges.begin, count, gang.q(member), prefetcher);
+  head_scores(gang, *scratch, ranges.begin, count, gang.q(member), fetcher);
   alignas(64) float alpha[kWidth];
   float* const s = context.workspace->s;
   const SoftmaxResult result = softmax<kWidth>(context.softcap, ranges, count, s, gang.m(member), gang.l(member), alpha);
@@ -360,49 +328,41 @@ void head_piece(const Gang& gang, int member, TileScratch* scratch, const HeadRe
       return exact_group_values(*scratch, ranges.begin, count, gang.rows, d_v, s, gang.stride, o, gang.o_floats, gang.o_order);
     }
   }
-  head_values(gang, v, ranges.begin, count, o, prefetcher);
+  head_values(gang, v, ranges.begin, count, o, fetcher);
 }
 
 // Entries [begin, begin + count) of a tile against every head of the gang.
-void gang_piece(const Gang& gang, const GangTile& from, int begin, int count, PiecePrefetcher* prefetcher) {
+void gang_piece(const Gang& gang, const GangTile& from, int begin, int count, PieceFetcher* fetcher) {
   Workspace& w = *gang.context.workspace;
   int32_t begins[kFewRows];
   int32_t ends[kFewRows];
   const Tile common = cut_tile(*from.tile, begin, count, gang.context.pass.token_end - gang.context.pass.token_begin, begins, ends);
-  const bool k_stored = readable_as_stored(*common.k.layout);
-  const bool v_stored = common.shared ? k_stored : readable_as_stored(*common.v.layout);
+  const bool stored = readable_as_stored(*value_records(common).layout, gang.args->problem->d_v);
   for (int i = 0; i < gang.count; ++i) {
     Tile tile = common;
-    const std::byte* k_rows[kMaxPiece];
     const std::byte* v_rows[kMaxPiece];
     shift_records(from.k[i], count, w.k_rows, w.k_scales, &tile.k);
     if (!tile.shared) shift_records(from.v[i], count, w.v_rows, w.v_scales, &tile.v);
     TileScratch scratch;
     scratch.tile = &tile;
-    HeadRecords k{Type::kNone, {k_rows, 0}};
-    if (k_stored) {
-      k = {tile.k.layout->segments[0].element, {tile.k.row, 0}};
+    convert_piece_keys(gang.context, &scratch);
+    HeadRecords v{Type::kNone, {v_rows, 0}};
+    if (stored) {
+      const TileRecords& records = value_records(tile);
+      v = {records.layout->segments[0].element, {records.row, 0}};
     } else {
-      convert_keys(gang.context, &scratch);
-      point_at_scratch(scratch.k, scratch.k_row_floats, count, k_rows);
       if (tile.shared) {
         scratch.v = scratch.k;
         scratch.v_row_floats = scratch.k_row_floats;
+      } else {
+        convert_values(gang.context, &scratch);
       }
-    }
-    HeadRecords v{Type::kNone, {v_rows, 0}};
-    if (tile.shared) {
-      v = k;
-    } else if (v_stored) {
-      v = {tile.v.layout->segments[0].element, {tile.v.row, 0}};
-    } else {
-      convert_values(gang.context, &scratch);
       point_at_scratch(scratch.v, scratch.v_row_floats, count, v_rows);
     }
     if (gang.stride == 8) {
-      head_piece<8>(gang, i, &scratch, k, v, prefetcher);
+      head_piece<8>(gang, i, &scratch, v, fetcher);
     } else {
-      head_piece<4>(gang, i, &scratch, k, v, prefetcher);
+      head_piece<4>(gang, i, &scratch, v, fetcher);
     }
   }
 }
@@ -415,6 +375,15 @@ bool next_tile(const Gang& gang, Tile* tile, GangTile* from) {
     from->v[i] = head_offset(gang.args[i], tile->source, true, gang.args->item.head_block);
   }
   return true;
+}
+
+// Lines of entries [begin, begin + count) of a tile, which may be null.
+Lines piece_lines(const Gang& gang, const GangTile* from, int begin, int count) {
+  const std::byte** const lines = gang.context.workspace->lines;
+  if (from == nullptr) return {lines, 0};
+  int n = collect_lines(from->tile->k, from->k, gang.count, begin, begin + count, lines, 0);
+  if (!from->tile->shared) n = collect_lines(from->tile->v, from->v, gang.count, begin, begin + count, lines, n);
+  return {lines, n};
 }
 
 void run_gang(const ItemArgs* args, int count) {
@@ -437,21 +406,24 @@ void run_gang(const ItemArgs* args, int count) {
   int current = 0;
   const auto length = [&](const GangTile& t, int begin) { return t.tile->count - begin < gang.piece ? t.tile->count - begin : gang.piece; };
   bool more = next_tile(gang, &w.tiles[0], &tiles[0]);
-  if (more) PiecePrefetcher(gang, &tiles[0], 0, length(tiles[0], 0), 1).step();
+  if (more) {
+    const Lines first = piece_lines(gang, &tiles[0], 0, length(tiles[0], 0));
+    for (int i = 0; i < first.count; ++i) fetch_line(first.at[i]);
+  }
   begin_gang(&gang);
   while (more) {
     const GangTile& tile = tiles[current];
     current ^= 1;
     more = next_tile(gang, &w.tiles[current], &tiles[current]);
-    order_rows(gang, false, order_of(tile.tile->k), &gang.q_order);
-    order_rows(gang, true, order_of(tile.tile->shared ? tile.tile->k : tile.tile->v), &gang.o_order);
+    order_values(&gang, order_of(value_records(*tile.tile), problem.d_v));
     for (int begin = 0; begin < tile.tile->count; begin += gang.piece) {
       const int n = length(tile, begin);
       const bool inside = begin + n < tile.tile->count;
       const GangTile* const next = inside ? &tile : more ? &tiles[current] : nullptr;
       const int next_begin = inside ? begin + n : 0;
-      PiecePrefetcher prefetcher(gang, next, next_begin, next == nullptr ? 0 : length(*next, next_begin), prefetch_steps(gang, n));
-      gang_piece(gang, tile, begin, n, &prefetcher);
+      const Lines next_lines = piece_lines(gang, next, next_begin, next == nullptr ? 0 : length(*next, next_begin));
+      PieceFetcher fetcher(next_lines, piece_steps(gang, n));
+      gang_piece(gang, tile, begin, n, &fetcher);
     }
   }
   end_gang(&gang);

@@ -50,7 +50,7 @@ struct Kernel {
   const char* name;  // "panel_cpu_avx2"
   const char* isa;   // "avx2"
   const char* file;
-  bool (*supported)();                     // CPUID and XCR0, or the architecture
+  bool (*supported)();  // CPUID and XCR0, or the architecture
   // Partials, or final out and lse. The items differ in head_block, by 1 from each to the next, and in their partials only; more than one,
   // at most kMaxGang, if their row blocks have few rows.
   void (*run_items)(const ItemArgs* args, int32_t count);

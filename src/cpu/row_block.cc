@@ -130,6 +130,7 @@ size_t carve_workspace(const plan::PlanShape& shape, int32_t d_qk, int32_t d_v, 
   workspace->v_rows = reinterpret_cast<const std::byte**>(take(tile * sizeof(std::byte*)));
   workspace->k_scales = reinterpret_cast<const std::byte**>(take(tile * sizeof(std::byte*)));
   workspace->v_scales = reinterpret_cast<const std::byte**>(take(tile * sizeof(std::byte*)));
+  workspace->lines = reinterpret_cast<const std::byte**>(take(kMaxLines * sizeof(std::byte*)));
   workspace->walk.token_begin = reinterpret_cast<int64_t*>(take(tokens * sizeof(int64_t)));
   workspace->walk.token_end = reinterpret_cast<int64_t*>(take(tokens * sizeof(int64_t)));
   for (Tile& t : workspace->tiles) {

@@ -19,6 +19,8 @@ inline constexpr int32_t kFewRows = 8;
 // Row blocks of neighbouring heads that go through their tiles together in the few-row form: their records stand side by side in a
 // [token][head][d] cache, so that the memory is read in longer runs and each of its pages is translated once.
 inline constexpr int32_t kMaxGang = 4;
+// Cache lines of the next piece that a gang fetches while it works on one; what is beyond waits until it is read.
+inline constexpr int32_t kMaxLines = 4096;
 // Floats of a scratch row of `width` columns: whole vectors of 16, and an odd number of 64-byte lines, since walking down a column at an
 // even number of lines would use half of the L1 sets, or fewer.
 [[gnu::always_inline]] constexpr int32_t scratch_row_floats(int32_t width) { return ((width + 15) / 16 | 1) * 16; }
@@ -78,6 +80,7 @@ struct Workspace {
   const std::byte** v_rows = nullptr;
   const std::byte** k_scales = nullptr;
   const std::byte** v_scales = nullptr;
+  const std::byte** lines = nullptr;  // [kMaxLines] few-row form: cache lines to fetch
   TileWalk walk;
   Tile tiles[2];
 };
