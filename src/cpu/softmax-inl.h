@@ -39,11 +39,21 @@ struct TileScratch {
 // Looked up only when a row does not see all of its panel's entries.
 bool has_nonfinite_values(TileScratch* tile, int d_v) {
   if (tile->nonfinite >= 0) return tile->nonfinite != 0;
-  float poison = 0.0F;  // x * 0 is NaN for infinities and NaN
+  const DF df;
+  const hn::RebindToUnsigned<DF> du;
+  const auto exponent = hn::Set(du, 0x7f800000U);  // all ones in infinities and NaN
+  auto found = hn::Zero(du);
+  bool found_one = false;
   for (int t = 0; t < tile->tile->count; ++t) {
-    for (int d = 0; d < d_v; ++d) poison += tile->v[int64_t{t} * tile->v_row_floats + d] * 0.0F;
+    const float* const row = tile->v + int64_t{t} * tile->v_row_floats;
+    int d = 0;
+    for (; d + kLanes <= d_v; d += kLanes) {
+      const auto bits = hn::BitCast(du, hn::Load(df, row + d));
+      found = hn::Or(found, hn::VecFromMask(du, hn::Eq(hn::And(bits, exponent), exponent)));
+    }
+    for (; d < d_v; ++d) found_one = found_one || row[d] * 0.0F != 0.0F;
   }
-  tile->nonfinite = poison == 0.0F ? 0 : 1;
+  tile->nonfinite = found_one || !hn::AllFalse(du, hn::Ne(found, hn::Zero(du))) ? 1 : 0;
   return tile->nonfinite != 0;
 }
 
