@@ -68,8 +68,8 @@ struct Tensors {
 };
 
 // Records of a format as the executor sees them.
-struct Records {
-  Records(Format format, int width, int tile) : layout(formats::resolve(format, width)) {
+struct EncodedRecords {
+  EncodedRecords(Format format, int width, int tile) : layout(formats::resolve(format, width)) {
     const auto row_bytes = static_cast<size_t>(record_row_bytes(format, width));
     const auto scale_bytes = static_cast<size_t>(layout.tail_bytes > 0 ? layout.tail_bytes : record_scale_bytes(format, width));
     bytes.resize(row_bytes * static_cast<size_t>(tile) + 64);
@@ -90,7 +90,7 @@ struct Records {
     records.scale_block_stride = 1;
     records.global = format_info(format).takes_scale ? 0.0625F : 1.0F;
   }
-  Records(const Records&) = delete;
+  EncodedRecords(const EncodedRecords&) = delete;
   formats::RecordLayout layout;
   std::vector<std::byte> bytes, scale;
   std::vector<const std::byte*> row, scales;
@@ -114,11 +114,11 @@ void run(int d_qk, int d_v, int tile) {
                       std::copy_n(b.data, tile * 16, t.s.data);
                       (void)softmax<16>(0.0F, ranges, tile, t.s.data, t.m.data, t.l.data, alpha);
                     }});
-  std::vector<std::unique_ptr<Records>> records;
+  std::vector<std::unique_ptr<EncodedRecords>> records;
   for (const char* name : {"f32", "bf16", "f16", "e4m3", "fp8_ds_656", "fp8_ds_584", "mxfp4", "nvfp4"}) {
     const auto format = format_by_name(name);
     if (!format || (format_info(*format).fixed_width != 0 && format_info(*format).fixed_width != d_qk)) continue;
-    records.push_back(std::make_unique<Records>(*format, d_qk, tile));
+    records.push_back(std::make_unique<EncodedRecords>(*format, d_qk, tile));
     const TileRecords* of = &records.back()->records;
     stages.push_back(
         {std::string("conversion of ") + name, 0.0, [&t, of, tile] { convert_records(*of, 0, tile, t.k.data, t.row_floats); }});
@@ -152,7 +152,7 @@ void run(int d_qk, int d_v, int tile) {
 }  // namespace
 
 void run_all() {
-  (void)&run_item;  // stands in the kernel's header, not used here
+  (void)&run_items;  // stands in the kernel's header, not used here
   for (const int tile : {48, 96}) run(576, 512, tile);
   run(512, 512, 48);
   run(128, 128, 96);
