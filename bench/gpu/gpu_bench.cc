@@ -1,5 +1,5 @@
 // Decode and prefill on a CUDA device: graph replay, cold L2, merge included, checked against the float32 kernel first. JSON out.
-//   gpu_bench SHAPES.txt [--format NAME] [--json FILE] [--commit NAME]
+//   gpu_bench SHAPES.txt [--format NAME] [--kernel NAMES] [--json FILE] [--commit NAME]
 #include <cuda_runtime_api.h>
 #include <fmt/core.h>
 
@@ -297,7 +297,7 @@ struct Prepared {
   headwater::Buffer schedule;
   headwater::Buffer scratch;
 };
-Prepared prepare(const Case& made, const std::string& kernel, Memory* memory) {
+Prepared prepare(const Case& made, const std::string& kernel, Memory* memory, int32_t workers = 0) {
   headwater::Result<headwater::Bounds> bounds = headwater::Bounds::of(made.problem);
   must(bounds.status(), "bounds");
   bounds->max_q_len = made.max_q_len;
@@ -308,6 +308,7 @@ Prepared prepare(const Case& made, const std::string& kernel, Memory* memory) {
   }
   headwater::PlanOptions options;
   options.kernel = kernel;
+  options.workers = workers;
   headwater::Result<headwater::Plan> plan = headwater::make_plan(*bounds, options);
   must(plan.status(), "make_plan");
   Prepared prepared{*plan, {}, {}};
@@ -379,68 +380,106 @@ std::pair<double, double> time_graph(int launches, const Call& call) {
   return {times[times.size() / 2], times.back() - times.front()};
 }
 
-json bench(const Shape& shape, Format format, const std::string& kernel) {
+// Where a wrong result differs: rows by error, and the first elements of the first.
+void print_differences(const std::vector<float>& got, const std::vector<float>& want, int64_t heads, int64_t d_v) {
+  int64_t wrong = 0;
+  for (int64_t row = 0; row < static_cast<int64_t>(want.size()) / d_v; ++row) {
+    double error = 0.0;
+    double size = 0.0;
+    int64_t first = -1;
+    for (int64_t c = 0; c < d_v; ++c) {
+      const auto at = static_cast<size_t>(row * d_v + c);
+      const double d = double{got[at]} - want[at];
+      error += d * d;
+      size += double{want[at]} * want[at];
+      if (first < 0 && !(std::fabs(d) <= 0.02 * (1.0 + std::fabs(want[at])))) first = c;
+    }
+    if (std::sqrt(error) <= 1e-2 * std::sqrt(size)) continue;
+    if (++wrong > 6) continue;
+    fmt::print("    token {} head {}: relative error {:.2e}, first column off {}:", row / heads, row % heads, std::sqrt(error / size), first);
+    for (int64_t c = std::max<int64_t>(first, 0); c < std::min<int64_t>(d_v, std::max<int64_t>(first, 0) + 4); ++c) {
+      fmt::print(" {:.4f} ({:.4f})", got[static_cast<size_t>(row * d_v + c)], want[static_cast<size_t>(row * d_v + c)]);
+    }
+    fmt::print("\n");
+  }
+  fmt::print("    {} rows of {} are wrong\n", wrong, static_cast<int64_t>(want.size()) / d_v);
+}
+
+// One row a kernel; false where a result is wrong.
+bool bench(const Shape& shape, Format format, const std::vector<std::string>& kernels, json* rows) {
   Memory memory;
   const Case made = make_case(shape, format, &memory);
-  const Prepared prepared = prepare(made, kernel, &memory);
   const int64_t count = made.problem.q.total * made.problem.q.heads * made.problem.d_v();
-  const std::vector<float> got = run_once(prepared, made.problem, count);
-  double error = 0.0;
-  if (shape.number("check", 1) == 1) {
-    const Prepared exact = prepare(made, "attention_cuda_simt", &memory);
-    error = relative_error(got, run_once(exact, made.problem, count));
+  std::vector<float> want;
+  if (shape.number("check", 1) == 1) want = run_once(prepare(made, "attention_cuda_simt", &memory), made.problem, count);
+  bool right = true;
+  for (const std::string& kernel : kernels) {
+    const Prepared prepared = prepare(made, kernel, &memory, static_cast<int32_t>(shape.number("workers", 0)));
+    const std::vector<float> got = run_once(prepared, made.problem, count);
+    const double error = want.empty() || kernel.rfind("probe", 0) == 0 ? 0.0 : relative_error(got, want);
+    const auto sets = static_cast<int>(made.sets.size());
+    const int launches = std::max(sets, made.flops > 1e11 || made.kv_bytes > (int64_t{1} << 28) ? sets : 20);
+    const auto [us, spread] = time_graph(launches, [&](int i, cudaStream_t stream) {
+      Problem p = made.problem;
+      p.sources = made.sets[static_cast<size_t>(i % sets)];
+      must(prepared.plan.run(p, prepared.schedule, prepared.scratch, stream), "run");
+    });
+    const auto [schedule_us, schedule_spread] = time_graph(20, [&](int, cudaStream_t stream) {
+      must(prepared.plan.schedule(headwater::Lengths::of(made.problem), prepared.schedule, stream), "schedule");
+    });
+    const double gbps = static_cast<double>(made.kv_bytes) / us * 1e-3;
+    const double tflops = made.flops / us * 1e-6;
+    const double peer = shape.real("peer_us");
+    fmt::print(
+        "{:<14} {:<7} {:<30} {:>8.1f} us +-{:>5.1f} {:>6.0f} GB/s {:>6.1f} TFLOP/s  peer {:>6.1f} ({:.2f}x)  schedule {:>5.1f} us  error "
+        "{:.1e}\n",
+        shape.name, headwater::format_info(format).name, prepared.plan.kernel(), us, spread, gbps, tflops, peer, peer > 0 ? us / peer : 0.0,
+        schedule_us, error);
+    if (!(error < 5e-3)) {
+      print_differences(got, want, made.problem.q.heads, made.problem.d_v());
+      right = false;
+    }
+    std::fflush(stdout);
+    rows->push_back({{"shape", shape.name},
+                     {"format", headwater::format_info(format).name},
+                     {"kernel", prepared.plan.kernel()},
+                     {"us", us},
+                     {"spread_us", spread},
+                     {"gb_per_s", gbps},
+                     {"tflop_per_s", tflops},
+                     {"peer_us", peer},
+                     {"schedule_us", schedule_us},
+                     {"error_to_float32_kernel", error},
+                     {"kv_bytes", made.kv_bytes}});
   }
-  const auto sets = static_cast<int>(made.sets.size());
-  const int launches = std::max(sets, made.flops > 1e11 || made.kv_bytes > (int64_t{1} << 28) ? sets : 20);
-  const auto [us, spread] = time_graph(launches, [&](int i, cudaStream_t stream) {
-    Problem p = made.problem;
-    p.sources = made.sets[static_cast<size_t>(i % sets)];
-    must(prepared.plan.run(p, prepared.schedule, prepared.scratch, stream), "run");
-  });
-  const auto [schedule_us, schedule_spread] = time_graph(20, [&](int, cudaStream_t stream) {
-    must(prepared.plan.schedule(headwater::Lengths::of(made.problem), prepared.schedule, stream), "schedule");
-  });
-  const double gbps = static_cast<double>(made.kv_bytes) / us * 1e-3;
-  const double tflops = made.flops / us * 1e-6;
-  const double peer = shape.real("peer_us");
-  fmt::print(
-      "{:<26} {:<12} {:<28} {:>9.1f} us +-{:>5.1f} {:>7.0f} GB/s {:>6.1f} TFLOP/s  peer {:>6.1f} ({:.2f}x)  schedule {:>5.1f} us  error "
-      "{:.1e}\n",
-      shape.name, headwater::format_info(format).name, prepared.plan.kernel(), us, spread, gbps, tflops, peer, peer > 0 ? us / peer : 0.0,
-      schedule_us, error);
-  std::fflush(stdout);
-  if (!(error < 5e-3)) die(shape.name + ": wrong result");
-  return {{"shape", shape.name},
-          {"format", headwater::format_info(format).name},
-          {"kernel", prepared.plan.kernel()},
-          {"us", us},
-          {"spread_us", spread},
-          {"gb_per_s", gbps},
-          {"tflop_per_s", tflops},
-          {"peer_us", peer},
-          {"schedule_us", schedule_us},
-          {"error_to_float32_kernel", error},
-          {"kv_bytes", made.kv_bytes}};
+  return right;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 2) die("usage: gpu_bench SHAPES.txt [--format NAME] [--kernel NAME] [--json FILE] [--commit NAME]");
+  if (argc < 2) die("usage: gpu_bench SHAPES.txt [--format NAME] [--kernel NAME,chosen,...] [--json FILE] [--commit NAME]");
   std::map<std::string, std::string> options;
   for (int i = 2; i + 1 < argc; i += 2) options[argv[i]] = argv[i + 1];
   cudaDeviceProp device;
   must(cudaGetDeviceProperties(&device, 0), "device");
+  std::vector<std::string> kernels;  // "": the chooser's
+  std::istringstream names(options["--kernel"]);
+  for (std::string name; std::getline(names, name, ',');) kernels.push_back(name == "chosen" ? "" : name);
+  if (kernels.empty()) kernels.emplace_back();
   json rows = json::array();
+  bool right = true;
+  const auto write = [&] {
+    if (options.count("--json") == 0) return;
+    std::ofstream file(options["--json"]);
+    file << json{{"device", device.name}, {"commit", options["--commit"]}, {"shapes", argv[1]}, {"rows", rows}}.dump(1) << "\n";
+  };
   for (const Shape& shape : read_shapes(argv[1])) {
     const std::string name = options.count("--format") > 0 ? options["--format"] : shape.text("format", "bf16");
     const auto format = headwater::format_by_name(name);
     if (!format) die(name + ": no such format");
-    rows.push_back(bench(shape, *format, options.count("--kernel") > 0 ? options["--kernel"] : ""));
+    right = bench(shape, *format, kernels, &rows) && right;
+    write();  // what is there, should a later shape not end
   }
-  if (options.count("--json") > 0) {
-    std::ofstream file(options["--json"]);
-    file << json{{"device", device.name}, {"commit", options["--commit"]}, {"shapes", argv[1]}, {"rows", rows}}.dump(1) << "\n";
-  }
-  return 0;
+  return right ? 0 : 1;
 }

@@ -270,6 +270,13 @@ std::string feature_name(int32_t feature) {
   return std::string(group.name) + "=" + group.choices[static_cast<size_t>(f.choice)].name;
 }
 
+int32_t feature_by_name(const std::string& name) {
+  for (int32_t f = 0; f < static_cast<int32_t>(features().size()); ++f) {
+    if (feature_name(f) == name) return f;
+  }
+  return -1;
+}
+
 bool legal_pair(int32_t a, int32_t b) {
   return features()[static_cast<size_t>(a)].group != features()[static_cast<size_t>(b)].group &&
          !excluded()[static_cast<size_t>(a)].test(static_cast<size_t>(b));
@@ -318,7 +325,8 @@ void mark_pairs(const Spec& spec, PairSet* met) {
   }
 }
 
-SpecStream::SpecStream(uint64_t seed) : seed_(seed), pending_(legal_pairs()), met_(kMaxFeatures) {
+SpecStream::SpecStream(uint64_t seed, std::vector<int32_t> always)
+    : seed_(seed), always_(std::move(always)), pending_(always_.empty() ? legal_pairs() : std::vector<std::array<int32_t, 2>>{}), met_(kMaxFeatures) {
   Random random(mix(seed, 1));
   random.shuffle(&pending_);
 }
@@ -385,7 +393,9 @@ Spec SpecStream::next() {
   Random random(mix(seed_, 2, static_cast<uint64_t>(index_)));
   const auto cycle = static_cast<int32_t>(index_ / 2);
   std::vector<int32_t> wanted;
-  if (index_ % 2 == 0) {
+  if (!always_.empty()) {
+    wanted = always_;
+  } else if (index_ % 2 == 0) {
     constexpr std::array<Group, 4> kCycled = {kKFormat, kAddressing, kRule, kVFormat};
     const Group g = kCycled[static_cast<size_t>(cycle % 4)];
     wanted = {feature_id(g, cycle / 4 % static_cast<int32_t>(groups()[static_cast<size_t>(g)].choices.size()))};
@@ -405,6 +415,7 @@ Spec SpecStream::next() {
     bool done = false;
     for (int32_t attempt = 0; attempt < 4000 && !done; ++attempt) done = try_fill(wanted, &random, &spec);
     if (done) break;
+    if (!always_.empty()) continue;  // pairwise legal: some draw is consistent
     unreachable_.push_back(pair);
     pending_.pop_back();
     wanted.clear();

@@ -115,6 +115,8 @@ struct Feature {
 [[nodiscard]] const std::vector<Feature>& features();
 [[nodiscard]] int32_t feature_id(Group group, int32_t choice);
 [[nodiscard]] std::string feature_name(int32_t feature);
+// -1: no feature of that name.
+[[nodiscard]] int32_t feature_by_name(const std::string& name);
 inline constexpr int32_t kMaxFeatures = 320;
 
 // Two features of one case (of one source, when both are a source's) that the contract lets meet.
@@ -140,7 +142,8 @@ void mark_pairs(const Spec& spec, PairSet* met);
 // and rules; odd ones each bring a pair that no earlier case met.
 class SpecStream {
  public:
-  explicit SpecStream(uint64_t seed);
+  // always: features that every spec has, in some source where they are a source's. Then no pair is sought on purpose.
+  explicit SpecStream(uint64_t seed, std::vector<int32_t> always = {});
   [[nodiscard]] Spec next();
   // Pairs that could not be put into any spec: a hole in the table of exclusions, and an error.
   [[nodiscard]] const std::vector<std::array<int32_t, 2>>& unreachable() const { return unreachable_; }
@@ -148,6 +151,7 @@ class SpecStream {
  private:
   [[nodiscard]] bool try_fill(const std::vector<int32_t>& wanted, Random* random, Spec* spec) const;
   uint64_t seed_;
+  std::vector<int32_t> always_;
   int64_t index_ = 0;
   std::vector<std::array<int32_t, 2>> pending_;  // shuffled; the back comes next
   PairSet met_;

@@ -319,6 +319,7 @@ std::string reproduction(const CheckOptions& options, const CaseResult& result) 
   if (options.backend != "cpu") line += " --backend " + options.backend;
   if (!result.facts.isa.empty()) line += " --isa " + result.facts.isa;
   if (!options.kernel.empty()) line += " --kernel " + options.kernel;
+  for (const std::string& name : options.with) line += " --with " + name;
   return line;
 }
 
@@ -326,6 +327,14 @@ namespace {
 
 // Empty, or why the options cannot be run.
 std::string check_options(const CheckOptions& options, std::vector<std::string>* isas) {
+  for (const std::string& name : options.with) {
+    const int32_t feature = feature_by_name(name);
+    if (feature < 0) return "--with " + name + ": no such feature";
+    for (const std::string& other : options.with) {
+      if (other != name && feature_by_name(other) >= 0 && !legal_pair(feature, feature_by_name(other)))
+        return "--with " + name + ": cannot stand with " + other;
+    }
+  }
   if (options.cases < 1) return "--cases " + std::to_string(options.cases) + ": must be at least 1";
   bool known = false;
   for (const BackendInfo& backend : backends()) {
@@ -363,7 +372,9 @@ Report run_cases(const CheckOptions& options, const std::function<void(int64_t d
   Report report;
   report.error = check_options(options, &report.isas);
   if (!report.error.empty()) return report;
-  SpecStream stream(options.seed);
+  std::vector<int32_t> always;
+  for (const std::string& name : options.with) always.push_back(feature_by_name(name));
+  SpecStream stream(options.seed, always);
   std::mutex mutex;  // guards stream, report, next and done
   int64_t next = 0;
   int64_t done = 0;
@@ -387,7 +398,8 @@ Report run_cases(const CheckOptions& options, const std::function<void(int64_t d
       report.worst = std::max(report.worst, result.worst);
       if (result.verdict == CaseResult::Verdict::kRefused) {
         ++report.refused;
-        if (!is_listed_refusal(result.message) && report.unlisted_refusals.size() < kMaxFailures) {
+        // A kernel asked for by name refuses what it is not made for.
+        if (options.kernel.empty() && !is_listed_refusal(result.message) && report.unlisted_refusals.size() < kMaxFailures) {
           report.unlisted_refusals.push_back(result.message + "  (" + reproduction(options, result) + ")");
         }
       } else if (result.verdict == CaseResult::Verdict::kFailed) {
@@ -407,7 +419,7 @@ Report run_cases(const CheckOptions& options, const std::function<void(int64_t d
   report.shortfalls = report.coverage.shortfalls(options.isa.empty() && options.kernel.empty() ? report.isas : std::vector<std::string>{});
   for (const auto& [a, b] : stream.unreachable())
     report.shortfalls.push_back("no case could hold " + feature_name(a) + " with " + feature_name(b));
-  report.enforced = options.only_case < 0 && options.cases >= kEnforcedFrom && report.coverage.cases() == options.cases;
+  report.enforced = options.only_case < 0 && options.with.empty() && options.cases >= kEnforcedFrom && report.coverage.cases() == options.cases;
   return report;
 }
 

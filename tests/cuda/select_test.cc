@@ -43,12 +43,33 @@ std::string chosen(const DeviceCaps& caps, const Bounds& bounds, bool invariant 
 }
 
 TEST(CudaSelect, LatentDecodePicksOperandTypeByFormat) {
-  EXPECT_EQ(chosen(kH200, latent_bounds(Format::kBf16, Type::kBf16, 16)), "decode_mma_bf16_d576_warps16");
-  EXPECT_EQ(chosen(kH200, latent_bounds(Format::kE4m3, Type::kBf16, 16)), "decode_mma_f16_d576_warps16");
+  EXPECT_EQ(chosen(kA100, latent_bounds(Format::kBf16, Type::kBf16, 16)), "decode_mma_bf16_d576");
+  EXPECT_EQ(chosen(kA100, latent_bounds(Format::kE4m3, Type::kBf16, 16)), "decode_mma_f16_d576");
   EXPECT_EQ(chosen(kH200, latent_bounds(Format::kF16, Type::kF16, 16)), "decode_mma_f16_d576_warps16");
   EXPECT_EQ(chosen(kH200, latent_bounds(Format::kMxfp4, Type::kBf16, 16)), "decode_mma_bf16_d576_warps16");
   EXPECT_EQ(chosen(kH200, latent_bounds(Format::kFp8Ds656, Type::kE4m3, 16)), "decode_mma_bf16_d576");
 }
+
+#if defined(HEADWATER_CUDA_HOPPER)
+TEST(CudaSelect, HopperHasAKernelOfItsOwnForFewRows) {
+  EXPECT_EQ(chosen(kH200, latent_bounds(Format::kBf16, Type::kBf16, 16)), "decode_narrow_bf16_d576");
+  EXPECT_EQ(chosen(kH200, latent_bounds(Format::kE4m3, Type::kBf16, 1)), "decode_narrow_e4m3_d576");
+  Bounds bounds = latent_bounds(Format::kBf16, Type::kBf16, 4);
+  bounds.max_q_len = 4;
+  EXPECT_EQ(chosen(kH200, bounds), "decode_narrow_bf16_d576");
+  // What it refuses, portable kernels take.
+  bounds.softcap = true;
+  EXPECT_EQ(chosen(kH200, bounds), "decode_mma_bf16_d576_warps16");
+  bounds = latent_bounds(Format::kBf16, Type::kBf16, 16);
+  bounds.sources[0].alignment = 8;
+  EXPECT_EQ(chosen(kH200, bounds), "decode_mma_bf16_d576_warps16");
+  bounds = latent_bounds(Format::kBf16, Type::kBf16, 16);
+  bounds.sources[0].rule = RuleKind::kGathered;
+  EXPECT_EQ(chosen(kH200, bounds), "decode_mma_bf16_d576_warps16");
+  bounds.sources.push_back(bounds.sources[0]);
+  EXPECT_EQ(chosen(kH200, bounds), "decode_mma_bf16_d576_warps16");
+}
+#endif
 
 TEST(CudaSelect, ManyRowsTakeTheWideKernelWhereItFits) {
   EXPECT_EQ(chosen(kH200, latent_bounds(Format::kBf16, Type::kBf16, 64)), "decode_mma_bf16_d512_rows64");
