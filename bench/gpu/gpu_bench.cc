@@ -396,7 +396,8 @@ void print_differences(const std::vector<float>& got, const std::vector<float>& 
     }
     if (std::sqrt(error) <= 1e-2 * std::sqrt(size)) continue;
     if (++wrong > 6) continue;
-    fmt::print("    token {} head {}: relative error {:.2e}, first column off {}:", row / heads, row % heads, std::sqrt(error / size), first);
+    fmt::print("    token {} head {}: relative error {:.2e}, first column off {}:", row / heads, row % heads, std::sqrt(error / size),
+               first);
     for (int64_t c = std::max<int64_t>(first, 0); c < std::min<int64_t>(d_v, std::max<int64_t>(first, 0) + 4); ++c) {
       fmt::print(" {:.4f} ({:.4f})", got[static_cast<size_t>(row * d_v + c)], want[static_cast<size_t>(row * d_v + c)]);
     }

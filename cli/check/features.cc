@@ -326,7 +326,10 @@ void mark_pairs(const Spec& spec, PairSet* met) {
 }
 
 SpecStream::SpecStream(uint64_t seed, std::vector<int32_t> always)
-    : seed_(seed), always_(std::move(always)), pending_(always_.empty() ? legal_pairs() : std::vector<std::array<int32_t, 2>>{}), met_(kMaxFeatures) {
+    : seed_(seed),
+      always_(std::move(always)),
+      pending_(always_.empty() ? legal_pairs() : std::vector<std::array<int32_t, 2>>{}),
+      met_(kMaxFeatures) {
   Random random(mix(seed, 1));
   random.shuffle(&pending_);
 }

@@ -16,11 +16,11 @@ struct CheckOptions {
   uint64_t seed = 1;
   int64_t only_case = -1;  // run this one case of the seed
   std::string backend = "cpu";
-  std::string isa;         // empty: every ISA of this machine in turn
-  std::string kernel;      // empty: the backend chooses
+  std::string isa;                // empty: every ISA of this machine in turn
+  std::string kernel;             // empty: the backend chooses
   std::vector<std::string> with;  // features of every case, as the report names them: "rule=causal"
-  bool fail_fast = false;  // start no case after one has failed
-  int32_t threads = 0;     // cases at a time; 0: as many as this process may use
+  bool fail_fast = false;         // start no case after one has failed
+  int32_t threads = 0;            // cases at a time; 0: as many as this process may use
 };
 
 struct CaseResult {

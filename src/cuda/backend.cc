@@ -33,7 +33,7 @@ class CudaPlan final : public PlanImpl {
  public:
   CudaPlan(const Bounds& bounds, const PlanOptions& options, const DeviceCaps& caps, const Kernel* kernel)
       : bounds_(bounds), options_(options), caps_(caps), kernel_(kernel) {
-    const Choice choice{caps_, bounds_, options.batch_invariant, head_block_of(bounds)};
+    const Choice choice{caps_, bounds_, options.batch_invariant, head_block_of(bounds), options.checked};
     launch_ = kernel->shape(choice);
     plan::KernelTraits traits = kernel->traits(choice);
     const int32_t rows = std::max(traits.max_rows, choice.head_block);  // of the largest row block, before tokens are known

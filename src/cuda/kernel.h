@@ -26,6 +26,7 @@ struct Choice {
   const Bounds& bounds;
   bool batch_invariant = false;
   int32_t head_block = 1;  // query heads that share a KV head in every source
+  bool checked = false;
 };
 
 struct Kernel {

@@ -2,7 +2,6 @@
 
 #include <array>
 #include <numeric>
-#include <string_view>
 
 #if defined(HEADWATER_CUDA_HOPPER)
 #include "src/cuda/hopper/decode_narrow/kernel.h"
@@ -34,18 +33,12 @@ int32_t head_block_of(const Bounds& bounds) {
 }
 
 std::vector<KernelVerdict> verdicts(const DeviceCaps& caps, const Bounds& bounds, const PlanOptions& options) {
-  const Choice choice{caps, bounds, options.batch_invariant, head_block_of(bounds)};
+  const Choice choice{caps, bounds, options.batch_invariant, head_block_of(bounds), options.checked};
   std::vector<KernelVerdict> list;
   for (const Kernel* kernel : kKernels) {
     KernelVerdict verdict;
     verdict.kernel = kernel->name;
     verdict.reason = caps.major < 8 ? "needs compute capability 8.0" : kernel->refuse(choice);
-    if (verdict.reason.empty() && options.checked && (kernel == &prefill_mma_bf16_d128 || kernel == &prefill_mma_f16_d128)) {
-      verdict.reason = "checked mode: skipped entries are masked by the decode kernels";
-    }
-    if (verdict.reason.empty() && options.checked && std::string_view(kernel->name).substr(0, 13) == "decode_narrow") {
-      verdict.reason = "checked mode: skipped entries are masked by the portable kernels";
-    }
     verdict.accepted = verdict.reason.empty();
     list.push_back(std::move(verdict));
   }

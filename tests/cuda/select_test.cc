@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include "src/cuda/mma/decode/modes.h"
 
@@ -57,6 +58,7 @@ TEST(CudaSelect, HopperHasAKernelOfItsOwnForFewRows) {
   Bounds bounds = latent_bounds(Format::kBf16, Type::kBf16, 4);
   bounds.max_q_len = 4;
   EXPECT_EQ(chosen(kH200, bounds), "decode_narrow_bf16_d576");
+  EXPECT_EQ(chosen(kH200, bounds, true), "decode_mma_bf16_d576_warps16");
   // What it refuses, portable kernels take.
   bounds.softcap = true;
   EXPECT_EQ(chosen(kH200, bounds), "decode_mma_bf16_d576_warps16");
@@ -77,6 +79,40 @@ TEST(CudaSelect, ManyRowsTakeTheWideKernelWhereItFits) {
   Bounds tokens = latent_bounds(Format::kBf16, Type::kBf16, 16);
   tokens.max_q_len = 4;
   EXPECT_EQ(chosen(kH200, tokens), "decode_mma_bf16_d512_rows64");
+}
+
+// Bounds that are looser than the problem must not change the kernel: another one has other bits.
+TEST(CudaSelect, BatchInvariantChoiceIgnoresLooserBounds) {
+  for (const Format format : {Format::kBf16, Format::kE4m3}) {
+    for (const bool latent : {true, false}) {
+      Bounds tight = latent_bounds(format, Type::kBf16, 8);
+      if (!latent) {
+        tight.d_qk = tight.d_v = 128;
+        tight.sources[0].shared = false;
+        tight.sources[0].heads = 2;
+      }
+      const std::string kernel = chosen(kH200, tight, true);
+      std::vector<Bounds> looser(5, tight);
+      looser[0].max_requests = looser[0].max_total_q = 900;
+      looser[1].max_q_len = looser[1].max_total_q = 512;
+      looser[2].softcap = true;
+      looser[3].sources[0].alignment = 4;
+      looser[3].q_alignment = 2;
+      looser[4].sources[0].max_len = 1 << 20;
+      for (size_t i = 0; i < looser.size(); ++i)
+        EXPECT_EQ(chosen(kH200, looser[i], true), kernel) << format_info(format).name << ", bounds " << i;
+    }
+  }
+}
+
+TEST(CudaSelect, CheckedModeRunsKernelsThatMaskWhatTheySkip) {
+  PlanOptions options;
+  options.checked = true;
+  for (const KernelVerdict& v : verdicts(kH200, latent_bounds(Format::kBf16, Type::kBf16, 16), options)) {
+    if (v.kernel.rfind("decode_narrow", 0) == 0) {
+      EXPECT_NE(v.reason.find("checked"), std::string::npos) << v.kernel;
+    }
+  }
 }
 
 // Another request's q_len must not change the kernel of this one.

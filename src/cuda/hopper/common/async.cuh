@@ -2,9 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#if defined(HEADWATER_WATCHDOG)
-#include <cstdio>
-#endif
 
 namespace headwater::cuda::hopper {
 
@@ -36,27 +33,10 @@ __device__ inline bool try_wait(uint32_t barrier, uint32_t parity) {
       : "memory");
   return done != 0;
 }
-#if defined(HEADWATER_WATCHDOG)
-static __device__ volatile int stuck = 0;
-#endif
-// Until the phase of this parity is complete. HEADWATER_WATCHDOG: a wait of seconds is reported, and no other one waits after it.
-__device__ inline void wait_barrier(uint32_t barrier, uint32_t parity, [[maybe_unused]] int32_t what = 0) {
-#if defined(HEADWATER_WATCHDOG)
-  if (try_wait(barrier, parity)) return;
-  const int64_t begin = clock64();
-  while (!try_wait(barrier, parity)) {
-    if (stuck != 0) return;
-    if (clock64() - begin > 4000000000LL) {
-      stuck = 1;
-      std::printf("stuck: block %d thread %d barrier %d parity %u\n", static_cast<int>(blockIdx.x), static_cast<int>(threadIdx.x), what,
-                  parity);
-      return;
-    }
-  }
-#else
+// Until the phase of this parity is complete.
+__device__ inline void wait_barrier(uint32_t barrier, uint32_t parity) {
   while (!try_wait(barrier, parity)) {
   }
-#endif
 }
 
 // A contiguous copy by the copy engine: addresses and bytes are multiples of 16.

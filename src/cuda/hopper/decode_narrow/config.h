@@ -10,9 +10,8 @@ enum class Copies {
   kAsync,  // four warps and cp.async, 16 bytes a copy
 };
 
-// kSplit: each warp makes the weights of its own entries against a maximum that may lag behind; else every warp makes all weights.
 // kOneByte: e4m3 entries, f16 operands. kShared: V is the first kDv columns of the K row.
-template <int kDqk_, int kDv_, bool kShared_, bool kOneByte_, int kTile_, int kStages_, Copies kCopies_, bool kSplit_ = true>
+template <int kDqk_, int kDv_, bool kShared_, bool kOneByte_, int kTile_, int kStages_, Copies kCopies_>
 struct Config {
   static constexpr int kDqk = kDqk_;
   static constexpr int kDv = kDv_;
@@ -21,14 +20,12 @@ struct Config {
   static constexpr int kTile = kTile_;
   static constexpr int kStages = kStages_;
   static constexpr Copies kCopies = kCopies_;
-  static constexpr bool kSplit = kSplit_;
   static constexpr int kElement = kOneByte ? 1 : 2;
-  static constexpr int kProbe = 0;
 
-  static constexpr int kBlocks = kTile / 8;                      // of 8 slots
-  static constexpr int kWarpBlocks = kBlocks / kEntryWarps;      // whose scores a warp computes
-  static constexpr int kSteps = kDqk / 16 / kDepthHalves;        // of 16 along d_qk, a warp's
-  static constexpr int kProducts = kDv / 8 / kConsumerWarps;     // 8 columns of O each, a warp's
+  static constexpr int kBlocks = kTile / 8;                   // of 8 slots
+  static constexpr int kWarpBlocks = kBlocks / kEntryWarps;   // whose scores a warp computes
+  static constexpr int kSteps = kDqk / 16 / kDepthHalves;     // of 16 along d_qk, a warp's
+  static constexpr int kProducts = kDv / 8 / kConsumerWarps;  // 8 columns of O each, a warp's
   static constexpr int kProducerWarps = kCopies == Copies::kBulk ? 1 : 4;
   static constexpr int kConsumers = kConsumerWarps * 32;
   static constexpr int kThreads = kConsumers + kProducerWarps * 32;
@@ -44,7 +41,7 @@ struct Config {
   static constexpr int kQueriesAt = kStages * kStageBytes;
   static constexpr int kScoresAt = kQueriesAt + Queries::kBytes;  // two buffers
   static constexpr int kWeightsAt = kScoresAt + 2 * Scores::kBytes;
-  static constexpr int kSharedBytes = kWeightsAt + (kSplit ? kBlocks * 32 * 8 : 0);
+  static constexpr int kSharedBytes = kWeightsAt + kBlocks * 32 * 8;
 };
 
 }  // namespace headwater::cuda::narrow

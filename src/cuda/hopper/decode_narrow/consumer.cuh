@@ -1,6 +1,7 @@
-// Consumer warps. Per tile, one meeting of all eight:
+// Consumer warps. Per tile, two meetings of all eight:
 //   scores: each warp a quarter of the entries x half of d_qk, partial sums to shared memory | meet |
-//   every warp takes all scores of the 16 rows, in the lanes where the left operand of O += P V wants them, and does the same softmax |
+//   weights of the warp's own block of entries against the maximum of earlier tiles, in the lanes where the left operand of O += P V wants
+//   them, to shared memory | meet; where a score lies too far above that maximum, every warp makes all weights instead (softmax) |
 //   O += P V for the warp's own columns
 // Two score buffers let a warp start on the next tile while others still work on this one.
 #pragma once
@@ -30,12 +31,12 @@ class Consumer {
   __device__ void run() {
     int32_t stage = 0;
     while (true) {
-      hopper::wait_barrier(shared_address(&s_.told[stage]), flags_ & kParity, 200 + stage);
+      hopper::wait_barrier(shared_address(&s_.told[stage]), flags_ & kParity);
       const TileDesc d = s_.ring[stage];
       if (d.has(kEnd)) break;
       if (d.has(kFirst)) begin_item(d);
-      hopper::wait_barrier(shared_address(&s_.full[stage]), flags_ & kParity, stage);
-      if (C::kProbe != 1 && !d.empty()) compute_tile(d, base_ + stage * C::kStageBytes, memory_ + stage * C::kStageBytes);
+      hopper::wait_barrier(shared_address(&s_.full[stage]), flags_ & kParity);
+      if (!d.empty()) compute_tile(d, base_ + stage * C::kStageBytes, memory_ + stage * C::kStageBytes);
       __syncwarp();
       if (lane_ == 0) hopper::arrive(shared_address(&s_.empty[stage]));
       if (d.has(kLast)) finish_item(d);
@@ -50,9 +51,9 @@ class Consumer {
 
  private:
   static constexpr uint32_t kOnes = kWeightShift<T> != 0.0F ? 0x3c003c00U : 0x3f803f80U;
-  // Weights are 2^(z - m + kShift). Split: m lags behind, and weights may grow to 2^(kShift + kSlack) before it is taken again.
+  // Weights are 2^(z - m + kShift). m lags behind, and weights may grow to 2^(kShift + kSlack) before it is taken again.
   static constexpr bool kHalf = kWeightShift<T> != 0.0F;
-  static constexpr float kShift = C::kSplit && kHalf ? 6.0F : kWeightShift<T>;
+  static constexpr float kShift = kHalf ? 6.0F : kWeightShift<T>;
   static constexpr float kSlack = kHalf ? 9.0F : 16.0F;
   __device__ static void meet() { hopper::meet<1, C::kConsumers>(); }
   __device__ const OpenItem& open(const TileDesc& d) const { return s_.items[0][d.slot()]; }
@@ -131,23 +132,19 @@ class Consumer {
     compute_scores(stage, scores);
     meet();
     uint32_t weights[C::kBlocks][2];  // [block][row]: entries 2t, 2t + 1 of the block in 16 bit
-    if constexpr (C::kSplit) {
-      float sum[2];
-      const bool over = own_weights(d, scores, sum);
-      if (hopper::meet_any<2, C::kConsumers>(over)) {  // also: everyone's weights are there
-        softmax(d, scores, weights);
-      } else {
-        l_[0] += sum[0];
-        l_[1] += sum[1];
-#pragma unroll
-        for (int b = 0; b < C::kBlocks; ++b) {
-          const uint2 w = *reinterpret_cast<const uint2*>(memory_ + C::kWeightsAt + (b * 32 + lane_) * 8);
-          weights[b][0] = w.x;
-          weights[b][1] = w.y;
-        }
-      }
-    } else {
+    float sum[2];
+    const bool over = own_weights(d, scores, sum);
+    if (hopper::meet_any<2, C::kConsumers>(over)) {  // also: everyone's weights are there
       softmax(d, scores, weights);
+    } else {
+      l_[0] += sum[0];
+      l_[1] += sum[1];
+#pragma unroll
+      for (int b = 0; b < C::kBlocks; ++b) {
+        const uint2 w = *reinterpret_cast<const uint2*>(memory_ + C::kWeightsAt + (b * 32 + lane_) * 8);
+        weights[b][0] = w.x;
+        weights[b][1] = w.y;
+      }
     }
     add_values(stage + C::kValuesAt, weights);
   }
@@ -286,7 +283,7 @@ class Consumer {
       for (int i = 0; i < 2; ++i) {
         const float w0 = exp2_approx(z[b][2 * i] - reference[i]);
         const float w1 = exp2_approx(z[b][2 * i + 1] - reference[i]);
-        if (!C::kSplit || warp_ == b) l_[i] += w0 + w1;
+        if (warp_ == b) l_[i] += w0 + w1;
         weights[b][i] = pack<T>(w0, w1);
       }
     }
@@ -353,19 +350,17 @@ class Consumer {
     for (int i = 0; i < 2; ++i) {
       l_[i] += __shfl_xor_sync(0xffffffffU, l_[i], 1);
       l_[i] += __shfl_xor_sync(0xffffffffU, l_[i], 2);
-      if (C::kSplit && lane_ % 4 == 0) s_.row_l[warp_][lane_ / 4 + 8 * i] = l_[i];
+      if (lane_ % 4 == 0) s_.row_l[warp_][lane_ / 4 + 8 * i] = l_[i];
     }
-    if constexpr (C::kSplit) {
-      meet();
+    meet();
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        l_[i] = s_.row_l[0][lane_ / 4 + 8 * i];
-        for (int w = 1; w < C::kBlocks; ++w) l_[i] += s_.row_l[w][lane_ / 4 + 8 * i];
-      }
+    for (int i = 0; i < 2; ++i) {
+      l_[i] = s_.row_l[0][lane_ / 4 + 8 * i];
+      for (int w = 1; w < C::kBlocks; ++w) l_[i] += s_.row_l[w][lane_ / 4 + 8 * i];
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i) bad = finish_row(d, i, v_scale) || bad;
-    if (C::kProbe == 0 && bad) s_.bad = 1;
+    if (bad) s_.bad = 1;
     meet();
     if (threadIdx.x == 0) {
       a_.redo[open(d).item_index] = s_.bad != 0 ? 1 : 0;
@@ -403,7 +398,8 @@ class Consumer {
 #pragma unroll
     for (int n = 0; n < C::kProducts; n += 2) {
       const uint32_t first = warp_ * C::kProducts * 8 + output_column<C::kOneByte>(n, lane_, 0);
-      const uint32_t second = warp_ * C::kProducts * 8 + (C::kOneByte ? output_column<true>(n, lane_, 1) : output_column<false>(n + 1, lane_, 0));
+      const uint32_t second =
+          warp_ * C::kProducts * 8 + (C::kOneByte ? output_column<true>(n, lane_, 1) : output_column<false>(n + 1, lane_, 0));
       // Neighbours: of one product, or of the even and the odd columns' products.
       const float x0 = o_[n][2 * i] * factor;
       const float y0 = (C::kOneByte ? o_[n + 1][2 * i] : o_[n][2 * i + 1]) * factor;

@@ -1,4 +1,4 @@
-// Rows of kernels.inc. kv type, widths, and how tiles are brought: bulk copies, or cp.async.
+// Rows of kernels.inc, by kv type and width of K.
 #pragma once
 
 #include "src/cuda/kernel.h"
@@ -6,19 +6,7 @@
 namespace headwater::cuda {
 
 extern const Kernel decode_narrow_bf16_d576;
-extern const Kernel decode_narrow_bf16_d576_whole;
-extern const Kernel decode_narrow_bf16_d576_async;
 extern const Kernel decode_narrow_e4m3_d576;
-extern const Kernel decode_narrow_e4m3_d576_whole;
-extern const Kernel decode_narrow_e4m3_d576_async;
-extern const Kernel decode_narrow_bf16_d128_async;
 extern const Kernel decode_narrow_bf16_d128;
-extern const Kernel decode_narrow_bf16_d128_whole;
-extern const Kernel probe_bf16_loads;
-extern const Kernel probe_bf16_compute;
-extern const Kernel probe_e4m3_loads;
-extern const Kernel probe_e4m3_compute;
-extern const Kernel probe_d128_loads;
-extern const Kernel probe_d128_compute;
 
 }  // namespace headwater::cuda

@@ -20,22 +20,24 @@ struct Launcher {
   static std::string refuse(const Choice& choice) {
     const Bounds& b = choice.bounds;
     if (choice.caps.major != 9) return "compute capability 9.0 only";
+    if (choice.batch_invariant) return "batch_invariant: bounds that allow a softcap or promise less alignment would choose another kernel";
+    if (choice.checked) return "checked mode: skipped entries are masked by the portable kernels";
     if (b.sources.size() != 1) return "sources = " + std::to_string(b.sources.size()) + ": one";
     const SourceBounds& s = b.sources[0];
     const std::string format(format_info(kFormat).name);
     if (s.k_format != kFormat || (!s.shared && s.v_format != kFormat)) return "formats other than " + format;
     if (b.d_qk != C::kDqk || b.d_v != C::kDv || s.shared != C::kShared) {
-      return "d_qk, d_v: " + std::to_string(C::kDqk) + ", " + std::to_string(C::kDv) + (C::kShared ? ", K = V" : ", K and V apart") + " only";
+      return "d_qk, d_v: " + std::to_string(C::kDqk) + ", " + std::to_string(C::kDv) + (C::kShared ? ", K = V" : ", K and V apart") +
+             " only";
     }
     if (s.rule == RuleKind::kGathered) return "gathered lists have holes";
     if (b.softcap) return "softcap: portable kernels have it";
     if (b.q_type == Type::kF32) return "f32 queries: float32 kernel";
     if (b.q_type == Type::kF16 && kFormat == Format::kBf16) return "f16 queries: not exact in bf16";
     if (s.alignment < 16) return "kv alignment = " + std::to_string(s.alignment) + ": copies need 16 bytes";
-    // batch_invariant: the choice must not depend on other requests, which max_q_len does.
-    const int64_t tokens = choice.batch_invariant ? 1 : b.max_q_len;
-    if (tokens * choice.head_block > kRows) return "more than 16 rows: a wide kernel reads the cache less often";
-    if (kStatic + kDynamic > choice.caps.smem_per_block) return "shared memory: a block needs " + std::to_string(kStatic + kDynamic) + " bytes";
+    if (b.max_q_len * int64_t{choice.head_block} > kRows) return "more than 16 rows: a wide kernel reads the cache less often";
+    if (kStatic + kDynamic > choice.caps.smem_per_block)
+      return "shared memory: a block needs " + std::to_string(kStatic + kDynamic) + " bytes";
     return {};
   }
 
@@ -89,7 +91,8 @@ struct Launcher {
     if (p.q_type != Type::kBf16 && p.q_type != Type::kF16) return false;
     auto bits = reinterpret_cast<uintptr_t>(p.q) | static_cast<uintptr_t>(p.q_row_stride) | static_cast<uintptr_t>(p.q_head_stride);
     if (p.q_tail_width > 0) {
-      bits |= reinterpret_cast<uintptr_t>(p.q_tail) | static_cast<uintptr_t>(p.q_tail_row_stride) | static_cast<uintptr_t>(p.q_tail_head_stride);
+      bits |= reinterpret_cast<uintptr_t>(p.q_tail) | static_cast<uintptr_t>(p.q_tail_row_stride) |
+              static_cast<uintptr_t>(p.q_tail_head_stride);
     }
     return bits % 16 == 0 && p.q_width % 8 == 0;
   }

@@ -29,7 +29,9 @@ struct TileLayout {
 
   HEADWATER_HD static constexpr unsigned entry_of_slot(unsigned slot) { return slot % 8 * kGroup + slot / 8; }
   HEADWATER_HD static constexpr unsigned offset_of_slot(unsigned slot) { return slot % 8 * kGroupPitch + slot / 8 * kRowBytes; }
-  HEADWATER_HD static constexpr unsigned offset_of_entry(unsigned entry) { return entry / kGroup * kGroupPitch + entry % kGroup * kRowBytes; }
+  HEADWATER_HD static constexpr unsigned offset_of_entry(unsigned entry) {
+    return entry / kGroup * kGroupPitch + entry % kGroup * kRowBytes;
+  }
 
   // ldmatrix, x4: lane gives the address of row lane % 8 of matrix lane / 8. A block of 8 slots, four neighbouring 16-byte chunks.
   HEADWATER_HD static constexpr unsigned four_chunks(unsigned lane) { return offset_of_slot(lane % 8) + lane / 8 * 16; }
@@ -48,9 +50,11 @@ template <int kDqk>
 struct QueryLayout {
   static constexpr int kPitch = 2 * kDqk + 16;
   static constexpr int kBytes = kRows * kPitch;
-  // One-byte formats: columns are stored so that a matrix load finds depth_in_step's order. Of the 8 columns of a chunk, pairs 0 and 2 (half 0)
-  // or 1 and 3 (half 1) stand side by side at this byte of the row.
-  HEADWATER_HD static constexpr unsigned one_byte_offset(unsigned chunk, unsigned half) { return chunk / 2 * 32 + half * 16 + chunk % 2 * 8; }
+  // One-byte formats: columns are stored so that a matrix load finds depth_in_step's order. Of the 8 columns of a chunk, pairs 0 and 2
+  // (half 0) or 1 and 3 (half 1) stand side by side at this byte of the row.
+  HEADWATER_HD static constexpr unsigned one_byte_offset(unsigned chunk, unsigned half) {
+    return chunk / 2 * 32 + half * 16 + chunk % 2 * 8;
+  }
 };
 
 // Partial scores: [half of d_qk][block of 8 slots][lane] float4, the accumulator of one product. Written by one warp, read by all: lane
@@ -59,7 +63,9 @@ template <int kTile>
 struct ScoreLayout {
   static constexpr int kBlocks = kTile / 8;
   static constexpr int kBytes = kDepthHalves * kBlocks * 32 * 16;
-  HEADWATER_HD static constexpr unsigned offset(unsigned half, unsigned block, unsigned lane) { return ((half * kBlocks + block) * 32 + lane) * 16; }
+  HEADWATER_HD static constexpr unsigned offset(unsigned half, unsigned block, unsigned lane) {
+    return ((half * kBlocks + block) * 32 + lane) * 16;
+  }
 };
 
 // Column of d_v that element i (0: c0 or c2, 1: c1 or c3) of a lane's accumulator holds. Product n of a warp covers 8 columns. One-byte

@@ -22,7 +22,13 @@ template <class C>
 class Producer {
  public:
   __device__ Producer(const NarrowArgs& args, Shared<C>& shared, uint32_t memory, int32_t warp)
-      : args_(args), a_(args.base), source_(args.base.problem.sources[0]), s_(shared), memory_(memory), warp_(warp), lane_(threadIdx.x % 32) {}
+      : args_(args),
+        a_(args.base),
+        source_(args.base.problem.sources[0]),
+        s_(shared),
+        memory_(memory),
+        warp_(warp),
+        lane_(threadIdx.x % 32) {}
 
   __device__ void run() {
     if (lane_ == 0) begin_cursor(a_, s_.cursor[warp_]);
@@ -40,7 +46,7 @@ class Producer {
         ahead = next_desc();
         look_up(ahead, next);
       }
-      hopper::wait_barrier(shared_address(&s_.empty[stage]), parity, 100 + stage);
+      hopper::wait_barrier(shared_address(&s_.empty[stage]), parity);
       publish(d, pieces, stage);
       if (d.has(kEnd)) break;
       d = ahead;
@@ -128,7 +134,7 @@ class Producer {
       hopper::arrive(shared_address(&s_.told[stage]));
     }
     if (d.has(kEnd)) return;
-    const int32_t live = C::kProbe == 2 ? 0 : max(0, d.high - d.low);
+    const int32_t live = max(0, d.high - d.low);
     if constexpr (kBulk) {
       if (lane_ == 0) {
         hopper::arrive_expecting(full, static_cast<uint32_t>(live * (C::Keys::kRowBytes + (C::kShared ? 0 : C::Values::kRowBytes))));

@@ -24,8 +24,9 @@ __device__ inline uint4 query_chunk(const NarrowArgs& args, const RowPlace& plac
   const ResolvedProblem& p = args.base.problem;
   if (!place.live) return make_uint4(0, 0, 0, 0);
   if (args.q_vectors == 0) return slow_query_chunk<T>(p, place, c);
-  const std::byte* at = c < p.q_width ? p.q + place.row * p.q_row_stride + place.head * p.q_head_stride + 2 * c
-                                      : p.q_tail + place.row * p.q_tail_row_stride + place.head * p.q_tail_head_stride + 2 * (c - p.q_width);
+  const std::byte* at = c < p.q_width
+                            ? p.q + place.row * p.q_row_stride + place.head * p.q_head_stride + 2 * c
+                            : p.q_tail + place.row * p.q_tail_row_stride + place.head * p.q_tail_head_stride + 2 * (c - p.q_width);
   return *reinterpret_cast<const uint4*>(at);
 }
 

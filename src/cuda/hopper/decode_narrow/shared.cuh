@@ -9,7 +9,8 @@ using namespace mma;  // NOLINT(google-build-using-namespace): the walk over ite
 
 template <class C>
 struct Shared {
-  __align__(8) uint64_t told[C::kStages];  // the descriptor stands in the ring: queries of a new item load while its first tile is on its way
+  __align__(
+      8) uint64_t told[C::kStages];  // the descriptor stands in the ring: queries of a new item load while its first tile is on its way
   __align__(8) uint64_t full[C::kStages];  // the tile has landed
   __align__(8) uint64_t empty[C::kStages];
   TileDesc ring[C::kStages];
@@ -18,9 +19,9 @@ struct Shared {
   Cursor cursor[C::kProducerWarps];
   int32_t visible_low[kRows];  // entries that the row sees; everything where there is no such row
   int32_t visible_high[kRows];
-  float row_factor[kRows];  // of scores, in log2 units
+  float row_factor[kRows];             // of scores, in log2 units
   float row_l[kConsumerWarps][kRows];  // each warp's share of a row's sum, at the end of an item
-  int32_t bad;              // the item holds a value that is not finite
+  int32_t bad;                         // the item holds a value that is not finite
   int32_t any_redo;
   static_assert(kRing > C::kStages + 3);
 };

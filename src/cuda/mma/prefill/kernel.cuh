@@ -369,6 +369,7 @@ struct Launcher {
     const Type type = kIsF16 ? Type::kF16 : Type::kBf16;
     const Format format = kIsF16 ? Format::kF16 : Format::kBf16;
     if (choice.batch_invariant) return "batch_invariant: the number of query rows must not choose the kernel";
+    if (choice.checked) return "checked mode: skipped entries are masked by the decode kernels";
     if (int64_t{b.max_q_len} * choice.head_block < kRows) return "fewer than 128 rows a KV head: a decode kernel wastes less";
     if (b.d_qk > kD || b.d_v > kD) return "widths above " + std::to_string(kD);
     if (b.q_type != type) return "queries of another type than the kernel's";

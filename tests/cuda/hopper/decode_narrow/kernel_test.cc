@@ -26,7 +26,6 @@ struct Work {
   int32_t page = 64;  // 0: ragged
   Rule rule = Rule::full();
   int32_t workers = 0;
-  bool invariant = false;
 };
 
 struct Widths {
@@ -47,7 +46,6 @@ std::vector<Work> works() {
   list.push_back({"empty requests", {0, 5, 0, 400, 0}});
   list.push_back({"uneven batch", {700, 3000, 64, 1, 0, 2047, 96}});
   list.push_back({"uneven batch, 3 workers", {700, 3000, 64, 1, 0, 2047, 96}, 16, 1, 1, 64, Rule::causal(), 3});
-  list.push_back({"uneven batch, invariant", {700, 3000, 64, 1, 0, 2047, 96}, 16, 1, 1, 64, Rule::causal(), 0, true});
   list.push_back({"two KV heads", {100, 333}, 16, 2});
   list.push_back({"long", {9000, 8191}, 16, 1, 1, 64, Rule::causal()});
   return list;
@@ -173,7 +171,6 @@ class NarrowKernel : public ::testing::TestWithParam<std::string> {
     PlanOptions options;
     options.kernel = kernel;
     options.workers = w.workers;
-    options.batch_invariant = w.invariant;
     const Result<Plan> plan = make_plan(bounds, options);
     if (!plan.ok()) {
       *fault = plan.status().message();
@@ -210,16 +207,18 @@ class NarrowKernel : public ::testing::TestWithParam<std::string> {
         }
       }
       const bool empty = want.lse[row] == -INFINITY;
-      const bool lse_right = empty ? got.lse[row] == -INFINITY : std::fabs(got.lse[row] - want.lse[row]) <= 3e-5 * (1 + std::fabs(want.lse[row]));
+      const bool lse_right =
+          empty ? got.lse[row] == -INFINITY : std::fabs(got.lse[row] - want.lse[row]) <= 3e-5 * (1 + std::fabs(want.lse[row]));
       const bool out_right = std::sqrt(error) <= 6e-3 * std::max(std::sqrt(size), 0.3) && !std::isnan(error);
       if (lse_right && out_right) continue;
       if (++reported > 4) continue;
-      ADD_FAILURE() << w.name << ": row " << row << " (token " << row / static_cast<size_t>(w.heads) << ", head " << row % static_cast<size_t>(w.heads)
-                    << "): relative error " << std::sqrt(error / std::max(size, 1e-30)) << ", lse " << got.lse[row] << " want " << want.lse[row]
-                    << "; " << wrong << " columns off, the first " << worst << ": " << got.out[row * d_v + worst] << " want "
-                    << want.out[row * d_v + worst] << "; columns 0..3: " << got.out[row * d_v] << " " << got.out[row * d_v + 1] << " "
-                    << got.out[row * d_v + 2] << " " << got.out[row * d_v + 3] << " want " << want.out[row * d_v] << " "
-                    << want.out[row * d_v + 1] << " " << want.out[row * d_v + 2] << " " << want.out[row * d_v + 3];
+      ADD_FAILURE() << w.name << ": row " << row << " (token " << row / static_cast<size_t>(w.heads) << ", head "
+                    << row % static_cast<size_t>(w.heads) << "): relative error " << std::sqrt(error / std::max(size, 1e-30)) << ", lse "
+                    << got.lse[row] << " want " << want.lse[row] << "; " << wrong << " columns off, the first " << worst << ": "
+                    << got.out[row * d_v + worst] << " want " << want.out[row * d_v + worst] << "; columns 0..3: " << got.out[row * d_v]
+                    << " " << got.out[row * d_v + 1] << " " << got.out[row * d_v + 2] << " " << got.out[row * d_v + 3] << " want "
+                    << want.out[row * d_v] << " " << want.out[row * d_v + 1] << " " << want.out[row * d_v + 2] << " "
+                    << want.out[row * d_v + 3];
     }
     if (reported > 4) ADD_FAILURE() << w.name << ": " << reported << " of " << want.lse.size() << " rows are wrong";
   }
