@@ -99,6 +99,8 @@ TEST(Command, BadUsage) {
       {"append " + example("gpt_oss_gqa") + " " + file + " " + x, "--layer"},
       {"append " + file + " " + file + " " + x + " --source 5", "--source = 5"},
       {"append " + file + " " + file + " " + x, "unknown name"},
+      {"check --cases 1 --with k=int3", "--with k=int3: no such feature"},
+      {"check --cases 1 --with d_qk=64,d_qk=128", "--with d_qk=64: cannot stand with d_qk=128"},
       {"check --cases 1 --json " + dir.file("no/such/json"), "No such file"},
       {"formats " + example("smollm2_measure") + " --plot " + dir.file("."), "Is a directory"},
       {"info --matrix --json", "--json"},

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Everything that needs a CUDA device, in one command: conformance, device tests, sanitizers, benches; JSON and logs in OUT.
 #   tools/gpu/run.sh BUILD OUT [PTX_BUILD]
-# BUILD: a build directory with the CUDA backend (targets headwater_command gpu_bench cuda_device_test), built here or carried here.
+# BUILD: a build directory with the CUDA backend (targets headwater_command gpu_bench cuda_device_test cuda_narrow_kernel_test), built here or carried here.
 # PTX_BUILD: one whose HEADWATER_CUDA_ARCHITECTURES is 80-virtual, to run the sm_80 branches through the driver's compiler.
 # Environment: CASES (5000), SANITIZER_CASES (40), COMMIT.
 set -u
@@ -18,6 +18,7 @@ find_program() { for at in "$build/$1" "$build/$2/$1"; do [ -x "$at" ] && { echo
 headwater=$(find_program headwater .)
 bench=$(find_program gpu_bench bench/gpu)
 tests=$(find_program cuda_device_test tests/cuda)
+narrow_tests=$(find_program cuda_narrow_kernel_test tests/cuda)
 
 step() { # name, command...
   name=$1
@@ -29,8 +30,19 @@ step() { # name, command...
 
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | tee "$out/device.txt"
 step device_tests "$tests"
+step narrow_tests "$narrow_tests"
 step conformance "$headwater" check --backend cuda --cases "$cases" --json "$out/conformance.json"
 step conformance_float32 "$headwater" check --backend cuda --cases 500 --kernel attention_cuda_simt --json "$out/conformance_float32.json"
+# Most random cases are not for these kernels: features of every case say what is.
+latent="sources=1,softcap=off,v=shared,d_qk=576,d_v=512"
+apart="sources=1,softcap=off,k=bf16,v=bf16,d_qk=128,d_v=128"
+narrow() { # check for each of them: command...
+  "$@" --kernel decode_narrow_bf16_d576 --with "$latent,k=bf16" && "$@" --kernel decode_narrow_e4m3_d576 --with "$latent,k=e4m3" &&
+    "$@" --kernel decode_narrow_bf16_d128 --with "$apart"
+}
+case $(nvidia-smi --query-gpu=compute_cap --format=csv,noheader) in
+  9.0*) step conformance_narrow narrow "$headwater" check --backend cuda --cases 1000 ;;
+esac
 if [ -n "$ptx_build" ]; then
   step conformance_ptx env CUDA_FORCE_PTX_JIT=1 "$ptx_build/headwater" check --backend cuda --cases 500 --seed 2 --json "$out/conformance_ptx.json"
 fi

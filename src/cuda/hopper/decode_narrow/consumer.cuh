@@ -10,8 +10,8 @@
 #include "src/cuda/hopper/common/async.cuh"
 #include "src/cuda/hopper/decode_narrow/queries.cuh"
 #include "src/cuda/mma/common/output.cuh"
+#include "src/cuda/mma/common/queries.cuh"
 #include "src/cuda/mma/common/redo.cuh"
-#include "src/cuda/mma/decode/softmax.cuh"
 
 namespace headwater::cuda::narrow {
 
@@ -95,7 +95,7 @@ class Consumer {
     }
     meet();
     load_fragments();
-    const float k_scale = decode::foldable(tensor_scale(source.k, kv_head(d)));
+    const float k_scale = foldable(tensor_scale(source.k, kv_head(d)));
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const uint32_t r = lane_ / 4 + 8 * i;
@@ -344,7 +344,7 @@ class Consumer {
   // ---- the end of an item ------------------------------------------------------------------------------------------------------
   __device__ void finish_item(const TileDesc& d) {
     const ResolvedSource& source = p_.sources[0];
-    const float v_scale = decode::foldable(tensor_scale(C::kShared ? source.k : source.v, kv_head(d)));
+    const float v_scale = foldable(tensor_scale(C::kShared ? source.k : source.v, kv_head(d)));
     bool bad = false;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {

@@ -4,7 +4,7 @@
 #include "src/cuda/hopper/decode_narrow/args.h"
 #include "src/cuda/hopper/decode_narrow/config.h"
 #include "src/cuda/hopper/decode_narrow/shared.cuh"
-#include "src/cuda/mma/decode/queries.cuh"
+#include "src/cuda/mma/common/queries.cuh"
 
 namespace headwater::cuda::narrow {
 
@@ -12,10 +12,10 @@ namespace headwater::cuda::narrow {
 template <class T>
 static __device__ __noinline__ uint4 slow_query_chunk(const ResolvedProblem& p, RowPlace place, int32_t c) {
   uint4 v;
-  v.x = decode::query_operand<T>(p, place, c);
-  v.y = decode::query_operand<T>(p, place, c + 2);
-  v.z = decode::query_operand<T>(p, place, c + 4);
-  v.w = decode::query_operand<T>(p, place, c + 6);
+  v.x = query_operand<T>(p, place, c);
+  v.y = query_operand<T>(p, place, c + 2);
+  v.z = query_operand<T>(p, place, c + 4);
+  v.w = query_operand<T>(p, place, c + 6);
   return v;
 }
 
@@ -51,21 +51,21 @@ __device__ inline bool load_query_row(const NarrowArgs& args, const RowPlace& pl
     uint32_t small = 0x7f800000U;
 #pragma unroll
     for (int i = 0; i < kRounds; ++i) {
-      decode::note_magnitudes(v[i].x, large, small);
-      decode::note_magnitudes(v[i].y, large, small);
-      decode::note_magnitudes(v[i].z, large, small);
-      decode::note_magnitudes(v[i].w, large, small);
+      note_magnitudes(v[i].x, large, small);
+      note_magnitudes(v[i].y, large, small);
+      note_magnitudes(v[i].z, large, small);
+      note_magnitudes(v[i].w, large, small);
     }
     large = __reduce_max_sync(0xffffffffU, large);
     small = __reduce_min_sync(0xffffffffU, small);
-    shift = decode::query_shift(large, small, &fits);
+    shift = query_shift(large, small, &fits);
     const float factor = ldexpf(1.0F, shift);
 #pragma unroll
     for (int i = 0; i < kRounds; ++i) {
-      v[i].x = decode::scaled_half(v[i].x, factor);
-      v[i].y = decode::scaled_half(v[i].y, factor);
-      v[i].z = decode::scaled_half(v[i].z, factor);
-      v[i].w = decode::scaled_half(v[i].w, factor);
+      v[i].x = scaled_half(v[i].x, factor);
+      v[i].y = scaled_half(v[i].y, factor);
+      v[i].z = scaled_half(v[i].z, factor);
+      v[i].w = scaled_half(v[i].w, factor);
     }
   }
 #pragma unroll
@@ -80,7 +80,7 @@ __device__ inline bool load_query_row(const NarrowArgs& args, const RowPlace& pl
       *reinterpret_cast<uint4*>(to + 16 * chunk) = v[i];
     }
   }
-  if (lane == 0) s.row_factor[r] = decode::score_factor(p, place, shift);
+  if (lane == 0) s.row_factor[r] = score_factor(p, place, shift);
   return fits;
 }
 

@@ -1,8 +1,9 @@
 // Scores to weights: partial sums joined, scaled, capped and masked; running maximum and sum; P rounded to 16 bit once.
 #pragma once
 
+#include "src/cuda/mma/common/queries.cuh"
 #include "src/cuda/mma/decode/args.h"
-#include "src/cuda/mma/decode/queries.cuh"
+#include "src/cuda/mma/decode/shared.cuh"
 
 namespace headwater::cuda::decode {
 
@@ -22,9 +23,6 @@ struct RowState {
   float l = 0.0F;       // this thread's share of sum 2^(z - m + shift)
   float l_used = 0.0F;  // the same over the rounded weights, which is what O is made of
 };
-
-// A scale is folded only where the decoded value cannot overflow; beyond that the row becomes non-finite here and exact later.
-__device__ inline float foldable(float scale) { return fabsf(scale) < 0x1p116F ? scale : INFINITY; }
 
 struct TileScale {
   float k = 1.0F;                         // k_scale of the source

@@ -3,10 +3,11 @@
 #pragma once
 
 #include "src/cuda/mma/common/rows.cuh"
-#include "src/cuda/mma/decode/args.h"
-#include "src/cuda/mma/decode/shared.cuh"
 
-namespace headwater::cuda::decode {
+namespace headwater::cuda::mma {
+
+// A scale is folded only where the decoded value cannot overflow; beyond that the row becomes non-finite here and exact later.
+__device__ inline float foldable(float scale) { return fabsf(scale) < 0x1p116F ? scale : INFINITY; }
 
 inline constexpr int kLargestExponent = 14;  // of a scaled row's largest element
 inline constexpr int kExponentSpan = 29;
@@ -61,4 +62,4 @@ __device__ inline float score_factor(const ResolvedProblem& p, const RowPlace& r
   return ldexpf(factor, -shift);
 }
 
-}  // namespace headwater::cuda::decode
+}  // namespace headwater::cuda::mma
