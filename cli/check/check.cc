@@ -134,7 +134,8 @@ void register_check(CLI::App& app, Action& action) {
   verb->add_option("--backend", o->check.backend, "cpu or cuda")->capture_default_str();
   verb->add_option("--isa", o->check.isa, "One instruction set level (default: each that this machine has, in turn)");
   verb->add_option("--kernel", o->check.kernel, "One kernel by name");
-  verb->add_option("--with", o->check.with, "Features that every case has, NAME=CHOICE as a failure prints them: rule=causal,v=shared")->delimiter(',');
+  verb->add_option("--with", o->check.with, "Features that every case has, NAME=CHOICE as a failure prints them: rule=causal,v=shared")
+      ->delimiter(',');
   verb->add_option("--threads", o->check.threads, "Cases at a time (default: one per CPU)")->check(CLI::PositiveNumber);
   verb->add_flag("--fail-fast", o->check.fail_fast, "Stop at the first failure");
   verb->add_option("--json", o->json, "Write the report as JSON to this file")->check(check_output_path);
