@@ -333,8 +333,9 @@ std::string check_options(const CheckOptions& options, std::vector<std::string>*
     const int32_t feature = feature_by_name(name);
     if (feature < 0) return "--with " + name + ": no such feature";
     for (const std::string& other : options.with) {
-      if (other != name && feature_by_name(other) >= 0 && !legal_pair(feature, feature_by_name(other)))
-        return "--with " + name + ": cannot stand with " + other;
+      if (other != name && feature_by_name(other) >= 0 && !legal_pair(feature, feature_by_name(other))) {
+        return std::string("--with ").append(name).append(": cannot stand with ").append(other);
+      }
     }
   }
   if (options.cases < 1) return "--cases " + std::to_string(options.cases) + ": must be at least 1";
