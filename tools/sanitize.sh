@@ -7,8 +7,11 @@ jobs=${JOBS:-$(nproc)}
 preset() {
   launcher=
   if command -v ccache >/dev/null 2>&1; then launcher=-DCMAKE_CXX_COMPILER_LAUNCHER=ccache; fi
+  # An ISA that this machine cannot run would only cost minutes to build.
+  avx512=OFF
+  if grep -q avx512f /proc/cpuinfo; then avx512=ON; fi
   # shellcheck disable=SC2086
-  cmake --preset "$@" $launcher >/dev/null
+  cmake --preset "$@" -DHEADWATER_AVX512=$avx512 $launcher >/dev/null
 }
 
 sanitize_address() {
