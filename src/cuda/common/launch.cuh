@@ -35,4 +35,16 @@ cudaError_t launch_kernel(void (*kernel)(Params...), dim3 grid, dim3 block, size
   return cudaLaunchKernelEx(&config, kernel, args...);
 }
 
+// Lets the kernel take all shared memory that a block of this device may have, beside its `static_bytes`.
+template <class Function>
+cudaError_t allow_all_shared_memory(Function* kernel, int static_bytes) {
+  int device = 0;
+  int limit = 0;
+  if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) return error;
+  if (const cudaError_t error = cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device); error != cudaSuccess) {
+    return error;
+  }
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, limit - static_bytes);
+}
+
 }  // namespace headwater::cuda

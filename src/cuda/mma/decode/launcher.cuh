@@ -65,15 +65,7 @@ struct Launcher {
     return t;
   }
 
-  static cudaError_t warm() {
-    int device = 0;
-    int limit = 0;
-    if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) return error;
-    if (const cudaError_t error = cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device); error != cudaSuccess) {
-      return error;
-    }
-    return cudaFuncSetAttribute(decode_mma_kernel<P, T>, cudaFuncAttributeMaxDynamicSharedMemorySize, limit - kStatic);
-  }
+  static cudaError_t warm() { return allow_all_shared_memory(decode_mma_kernel<P, T>, kStatic); }
 
   static cudaError_t launch(const KernelArgs& args, cudaStream_t stream) {
     DecodeArgs full;

@@ -410,15 +410,7 @@ struct Launcher {
     return t;
   }
 
-  static cudaError_t warm() {
-    int device = 0;
-    int limit = 0;
-    if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) return error;
-    if (const cudaError_t error = cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device); error != cudaSuccess) {
-      return error;
-    }
-    return cudaFuncSetAttribute(prefill_mma_kernel<kD, T>, cudaFuncAttributeMaxDynamicSharedMemorySize, limit - kStatic);
-  }
+  static cudaError_t warm() { return allow_all_shared_memory(prefill_mma_kernel<kD, T>, kStatic); }
 
   static cudaError_t launch(const KernelArgs& args, cudaStream_t stream) {
     const dim3 grid(static_cast<uint32_t>(args.shape.workers), static_cast<uint32_t>(args.launch.row_blocks));
